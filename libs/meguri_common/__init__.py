@@ -1,0 +1,1 @@
+"""What two or more of meguri's services need, and nothing else."""

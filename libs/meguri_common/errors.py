@@ -1,0 +1,100 @@
+"""Every error that meguri raises on purpose.
+
+Errors carry the file, row, field or value that they are about, and say what to do. Foreign exceptions are mapped
+at the edge where they occur.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BusError",
+    "CampaignMismatch",
+    "CorruptFilter",
+    "CorruptGeneration",
+    "CorruptSnapshot",
+    "DataFolderError",
+    "DataFolderLocked",
+    "EnvelopeError",
+    "Fenced",
+    "InputUnreadable",
+    "ManifestError",
+    "MeguriError",
+    "OrderViolation",
+    "OutcomeUnknown",
+    "ParametersChanged",
+    "PolicyError",
+    "RestoreRefused",
+    "TransactionAborted",
+]
+
+
+class MeguriError(Exception):
+    """Base of all errors that meguri raises on purpose."""
+
+
+class PolicyError(MeguriError):
+    """A URL policy can't be built; names the field and the value."""
+
+
+class InputUnreadable(MeguriError):
+    """An input file can't be opened or decompressed; names the file and where in it."""
+
+
+class DataFolderError(MeguriError):
+    """The data folder can't be used as it is; says why and the way out."""
+
+
+class DataFolderLocked(DataFolderError):
+    """Another living process writes to the data folder."""
+
+
+class CampaignMismatch(DataFolderError):
+    """The data was written under another campaign identity (policy, suffix list, partition count, ...)."""
+
+
+class ParametersChanged(DataFolderError):
+    """Parameters differ from those of a folder that a killed run left; names the way out."""
+
+
+class BusError(MeguriError):
+    """The bus refused or failed an operation."""
+
+
+class Fenced(BusError):
+    """A newer holder of the transactional id, or a newer generation of the group, has taken over."""
+
+
+class TransactionAborted(BusError):
+    """The transaction did not take effect."""
+
+
+class OutcomeUnknown(BusError):
+    """The transaction may or may not have taken effect; the committed offset tells."""
+
+
+class EnvelopeError(MeguriError):
+    """An internal message can't be decoded: unknown version, another campaign, or damaged."""
+
+
+class RestoreRefused(MeguriError):
+    """A partition's state can't be restored without a gap; names the way out."""
+
+
+class CorruptSnapshot(MeguriError):
+    """A snapshot file is missing, cut short or altered."""
+
+
+class CorruptFilter(MeguriError):
+    """A filter blob is truncated, altered, or of an unknown version or kind."""
+
+
+class CorruptGeneration(MeguriError):
+    """A generation of the store is missing a file, cut short or altered; names file and row."""
+
+
+class OrderViolation(MeguriError):
+    """Rows that must be in store order step backwards; names both rows."""
+
+
+class ManifestError(MeguriError):
+    """The store's manifest is unusable or contradicts the files."""
