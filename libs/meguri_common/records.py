@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 __all__ = [
-    "NO_DEPTH",
     "CRAWL_DELAY_UNSET",
     "LINK_REJECT_REASONS",
+    "NO_DEPTH",
     "FetchError",
     "HostFlag",
     "ParkReason",

@@ -1,1 +1,1 @@
-""""""
+"""The bus: one small port, and its adapters."""

@@ -3,7 +3,7 @@
 Callers own the bounds: a load or store of 8 bytes at `i` needs `i + 8 <= array.size`; buffers are padded for that.
 """
 
-# ruff: noqa: ANN001, ANN202, ARG001 - the signatures are numba's: typing context, builder, signature, arguments
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001 - the signatures are numba's: typing context, builder, signature, arguments
 # mypy: disable-error-code="no-untyped-def,misc"
 from __future__ import annotations
 

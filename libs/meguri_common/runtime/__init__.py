@@ -1,1 +1,1 @@
-""""""
+"""What runs a service: steps as transactions, snapshots, restore, and the fleet's worker."""
