@@ -63,6 +63,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     logic_version: int
     files: tuple[FileRef, ...] = ()
     scalars: dict[str, Any] = {}
+    clean: bool = False
+    """Written by a clean stop: it stands for the commit too, should the group have been forgotten."""
     version: int = _VERSION
 
 
@@ -244,8 +246,9 @@ class SnapshotStore:
         identity: CampaignIdentity,
         parameters: dict[str, Any],
         logic_version: int,
+        clean: bool = False,
     ) -> Snapshot:
-        """Write the manifest: from here on the snapshot is whole. Then drop what is no longer needed."""
+        """Write the manifest: from here on the snapshot is whole."""
         same = [entry.sequence for entry in self.whole() if entry.offset == writer.offset]
         snapshot = Snapshot(
             service=self.service,
@@ -258,13 +261,13 @@ class SnapshotStore:
             logic_version=logic_version,
             files=tuple(writer.kept),
             scalars=writer.scalars,
+            clean=clean,
         )
         body = msgspec.json.encode(snapshot)
         name = f"snapshot-o{snapshot.offset:012d}-s{snapshot.sequence:08d}-{self._token()}.json"
         line = xxhash.xxh64_hexdigest(body).encode() + b"\n"
         write_durably(self.files, f"{self.folder}/{name}", line, body)
         self.bytes_written += writer.written + len(line) + len(body)
-        self.sweep()
         return snapshot
 
     def sweep(self) -> list[Snapshot]:
