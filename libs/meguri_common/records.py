@@ -11,6 +11,7 @@ __all__ = [
     "CRAWL_DELAY_UNSET",
     "LINK_REJECT_REASONS",
     "NO_DEPTH",
+    "ControlAction",
     "FetchError",
     "HostFlag",
     "ParkReason",
@@ -90,6 +91,19 @@ class FetchError(IntEnum):
     TLS = 4
     ROBOTS = 5
     OTHER = 6
+
+
+class ControlAction(IntEnum):
+    """What an operator decides about a host or a URL."""
+
+    VOUCH = 1
+    UNVOUCH = 2
+    BUDGET = 3
+    DEPTH_CAP = 4
+    RELEASE = 5
+    FLAG = 6
+    ROBOTS_CHANGED = 7
+    CRAWL_DELAY = 8
 
 
 class VisitFlag(IntFlag):

@@ -1,16 +1,20 @@
-"""Names of the topics."""
+"""Names of the topics that services read and write."""
 
 from __future__ import annotations
 
 __all__ = ["DELTAS", "FRONTIER", "LINKS", "PAGES", "REJECTS"]
 
 PAGES = "meguri.pages"
-"""Public events of fetchers and operators."""
+"""Public events, JSON: from fetchers and operators to the canonicalizer."""
+
 LINKS = "meguri.links"
-"""Canonical links, visits, seeds, signals and controls, by target host."""
+"""Canonical links, visits, seeds, signals and controls: from the canonicalizer to dedup."""
+
 FRONTIER = "meguri.frontier"
-"""Admissions, visits with verdicts, seeds, signals, controls, credits and votes."""
+"""Admissions and everything that passes dedup; credits and votes of the prioritizer to itself."""
+
 DELTAS = "meguri.deltas"
-"""What changed about URLs and hosts."""
+"""What changed about a URL or a host: from the prioritizer to the store."""
+
 REJECTS = "meguri.rejects"
-"""Public events that can't be used, with the reason."""
+"""Public events that can't be used, with the reason, JSON: to operators."""
