@@ -85,7 +85,7 @@ def adopt_parameters(loaded: LoadedPartition, around: Surroundings) -> LoadedPar
             name for name in given.keys() | loaded.parameters.keys() if given.get(name) != loaded.parameters.get(name)
         )
         msg = (
-            f"{spec.name}, partition {loaded.number}: parameters changed ({', '.join(changed) or 'logic version'}), "
+            f"{spec.name}, partition {loaded.number}: parameters changed ({', '.join(changed) or 'logic'}), "
             "but the folder was left in the middle of a run. Finish that run first: start it once without new input and "
             "with the old parameters, then again with the new ones."
         )
