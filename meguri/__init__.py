@@ -1,1 +1,1 @@
-""""""
+"""The command line, and all services in one process."""

@@ -1,1 +1,1 @@
-""""""
+"""The commands, a module each; loaded when they are called."""

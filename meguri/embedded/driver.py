@@ -9,6 +9,7 @@ run or several.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meguri_common.bus.port import Commit, TopicPartition
@@ -16,7 +17,7 @@ from meguri_common.errors import MeguriError
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.runtime.partition import COMMIT_MARK, take_snapshot
 from meguri_common.runtime.restore import adopt_parameters, restore
-from meguri_common.topics import PAGES
+from meguri_common.topics import PAGES, REJECTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from meguri_common.runtime.partition import LoadedPartition, Surroundings
     from meguri_common.runtime.service import ServiceSpec
 
-__all__ = ["CUT_AFTER_BYTES", "RoundDriver", "StepFailed"]
+__all__ = ["CUT_AFTER_BYTES", "OutMessage", "RoundDriver", "StepFailed"]
 
 CUT_AFTER_BYTES = 4 << 20
 """Bytes of the pages log after which a round is cut: some thousand pages."""
@@ -34,6 +35,17 @@ _PLACE = "driver/place"
 _ROUND = "driver/round"
 _CUTS = "driver/cut/"
 _SINCE = "driver/since"
+
+
+@dataclass(frozen=True, slots=True)
+class OutMessage:
+    """A message for the pages topic."""
+
+    payload: bytes
+    headers: bytes
+    """Where its lines came from, JSON."""
+    at: int
+    """Append time, epoch seconds."""
 
 
 class StepFailed(MeguriError):
@@ -77,6 +89,7 @@ class RoundDriver:
         self._loaded: dict[tuple[str, int], LoadedPartition] = {}
         self._producer: RowProducer | None = None
         self._pages = TopicPartition(PAGES, 0)
+        self._rejects = TopicPartition(REJECTS, 0)
 
     def start(self) -> None:
         """Restore every partition, take over the parameters given, and finish the round that was open.
@@ -96,29 +109,32 @@ class RoundDriver:
             self._loaded[key] = adopt_parameters(loaded, self._around)
         self.drain()
 
-    def publish(self, payload: bytes, headers: bytes, at: int, rows: dict[str, bytes], *, end_of_input: bool) -> bool:
-        """Append a message to the pages, with named rows, and cut the round where it is due, all in one transaction.
+    def publish(
+        self, message: OutMessage | None, rows: dict[str, bytes], *, end_of_input: bool, rejects: Sequence[bytes] = ()
+    ) -> bool:
+        """Append to the pages, with named rows, and cut the round where it is due, all in one transaction.
 
         Args:
-            payload: lines of public events.
-            headers: where they came from, JSON.
-            at: append time, epoch seconds.
+            message: lines of public events; None if there is only a reject.
             rows: rows of the caller that take effect with the message.
             end_of_input: the last message of an input: a round ends here.
+            rejects: what can't become a message, for the rejects topic.
 
         Returns:
             Whether a round was cut: `drain` has work.
         """
-        since = int(self._bus.get(_SINCE) or b"0") + len(payload)
+        since = int(self._bus.get(_SINCE) or b"0") + (len(message.payload) if message else 0)
         cut = end_of_input or since >= self._cut_after
         producer = self._open()
-        if payload:
-            producer.publish(self._pages, payload, headers=headers, at=at)
+        if message:
+            producer.publish(self._pages, message.payload, headers=message.headers, at=message.at)
+        for reject in rejects:
+            producer.publish(self._rejects, reject)
         for key, value in rows.items():
             producer.put(key, value)
         producer.put(_SINCE, b"0" if cut else b"%d" % since)
         if cut:
-            end = self._bus.watermarks(self._pages)[1] + (1 if payload else 0)
+            end = self._bus.watermarks(self._pages)[1] + (1 if message else 0)
             producer.put(f"{_CUTS}{end:012d}", b"")
         producer.commit()
         return cut

@@ -86,8 +86,8 @@ def adopt_parameters(loaded: LoadedPartition, around: Surroundings) -> LoadedPar
         )
         msg = (
             f"{spec.name}, partition {loaded.number}: parameters changed ({', '.join(changed) or 'logic'}), "
-            "but the folder was left in the middle of a run. Finish that run first: start it once without new input and "
-            "with the old parameters, then again with the new ones."
+            "but the folder was left in the middle of a run. Finish that run first: start it once with the old "
+            "parameters and without new input, then again with the new ones."
         )
         raise ParametersChanged(msg)
     changed_state = LoadedPartition(
