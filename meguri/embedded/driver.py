@@ -139,6 +139,11 @@ class RoundDriver:
         producer.commit()
         return cut
 
+    def cut_rest(self) -> None:
+        """Cut the round behind what is published and not yet cut, if there is anything."""
+        if int(self._bus.get(_SINCE) or b"0"):
+            self.publish(None, {}, end_of_input=True)
+
     def drain(self) -> bool:
         """Finish the open round and all that have been cut; False if `stopping` ended it early."""
         while True:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
+
 from meguri_common.errors import InputUnreadable
 
 if TYPE_CHECKING:

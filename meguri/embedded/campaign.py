@@ -1,0 +1,204 @@
+"""The data folder of a campaign: identity, bus, services, opened to write by one process or to look by any number."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meguri_canonicalizer.canonical import PARSER_LEVEL
+from meguri_canonicalizer.policy import DEFAULT, Policy
+from meguri_canonicalizer.service import canonicalizer_spec
+from meguri_common.bus.embedded import EmbeddedBus
+from meguri_dedup.service import dedup_spec
+from meguri_prioritizer.service import prioritizer_spec
+from meguri_store.service import store_spec
+
+from meguri_canonicalizer.suffixes import SUFFIX_LIST_DIGEST
+from meguri_common.errors import CampaignMismatch, DataFolderError
+from meguri_common.identity import CampaignIdentity
+from meguri_common.runtime.files import LocalFiles
+from meguri_common.runtime.partition import Surroundings
+from meguri_common.runtime.restore import restore
+from meguri_common.topics import DELTAS, FRONTIER, LINKS, PAGES, REJECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from meguri_common.runtime.partition import LoadedPartition
+    from meguri_common.runtime.service import ServiceSpec
+
+__all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "view_campaign"]
+
+DEFAULT_PARTITIONS = 8
+_IDENTITY = "campaign/identity"
+_POLICY = "campaign/policy"
+_BUS_FILE = "bus.db"
+
+_WAY_OUT = "Give the folder of a campaign with --data, or start one with: meguri run INPUT --data DIR"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """An open data folder."""
+
+    data: Path
+    identity: CampaignIdentity
+    policy: Policy
+    bus: EmbeddedBus
+    around: Surroundings
+    specs: tuple[ServiceSpec, ...]
+    """Canonicalizer, dedup, prioritizer, store: the order in which they step."""
+
+    def spec(self, name: str) -> ServiceSpec:
+        """A service by name."""
+        return next(spec for spec in self.specs if spec.name == name)
+
+    def look(self, service: str, partition: int) -> LoadedPartition:
+        """A partition's state as committed, restored to look at; nothing is written."""
+        return restore(self.spec(service), partition, service, self.around)
+
+    def close(self) -> None:
+        """Let the folder go."""
+        self.bus.close()
+
+
+def open_campaign(
+    data: Path,
+    *,
+    partitions: int | None = None,
+    policy: Policy | None = None,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    now: Callable[[], float] = time.time,
+) -> Campaign:
+    """Open a data folder to write; make it if it is new or empty.
+
+    Args:
+        data: the folder.
+        partitions: number of partitions; fixed by the first run (default there: 8).
+        policy: URL policy; fixed by the first run (default there: no folding).
+        parameters: changed parameters by service.
+        now: clock, epoch seconds.
+
+    Raises:
+        DataFolderLocked: another living process writes to it.
+        CampaignMismatch: partitions, policy, suffix list or parser differ from those it was made with.
+        DataFolderError: it is no data folder, or can't be written.
+    """
+    _check_folder(data)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        msg = f"{data}: can't be made: {problem.strerror or problem}"
+        raise DataFolderError(msg) from problem
+    first = partitions or DEFAULT_PARTITIONS
+    bus = EmbeddedBus(data / _BUS_FILE, topics=_topics(first), now=now)
+    try:
+        known = bus.get(_IDENTITY)
+        if known is None:
+            policy = policy or DEFAULT
+            identity = _identity(secrets.token_hex(8), first, policy)
+            producer = bus.producer("campaign")
+            producer.begin()
+            producer.put(_POLICY, policy.encode())
+            producer.put(_IDENTITY, identity.encode())
+            producer.commit()
+            producer.close()
+            bus.barrier()
+        else:
+            identity, policy = _known(bus, known, data, partitions, policy)
+        return _campaign(data, identity, policy, bus, parameters or {}, now)
+    except BaseException:
+        bus.close()
+        raise
+
+
+def view_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campaign:
+    """Open a data folder to look; the process that writes, if there is one, isn't disturbed.
+
+    Raises:
+        DataFolderError: there is no campaign in it.
+    """
+    if not (data / _BUS_FILE).is_file():
+        msg = f"{data}: no campaign there. {_WAY_OUT}"
+        raise DataFolderError(msg)
+    bus = EmbeddedBus(data / _BUS_FILE, topics={}, now=now, read_only=True)
+    try:
+        identity, policy = _known(bus, bus.get(_IDENTITY), data, None, None)
+        return _campaign(data, identity, policy, bus, {}, now)
+    except BaseException:
+        bus.close()
+        raise
+
+
+def _check_folder(data: Path) -> None:
+    """Refuse a folder that holds something else: a mistyped --data must not be littered."""
+    if not data.exists():
+        return
+    if not data.is_dir():
+        msg = f"{data}: not a folder"
+        raise DataFolderError(msg)
+    foreign = [
+        entry.name
+        for entry in data.iterdir()
+        if entry.name not in {"state", "store", "lost+found"} and not entry.name.startswith(_BUS_FILE)
+    ]
+    if foreign and not (data / _BUS_FILE).exists():
+        msg = f"{data}: holds other files ({', '.join(sorted(foreign)[:3])}): give a new or empty folder"
+        raise DataFolderError(msg)
+
+
+def _topics(partitions: int) -> dict[str, int]:
+    return {PAGES: 1, LINKS: partitions, FRONTIER: partitions, DELTAS: partitions, REJECTS: 1}
+
+
+def _identity(name: str, partitions: int, policy: Policy) -> CampaignIdentity:
+    return CampaignIdentity(
+        campaign=name,
+        partitions=partitions,
+        group_by=policy.group_by,
+        policy=policy.digest(),
+        suffix_list=SUFFIX_LIST_DIGEST,
+        url_parser=PARSER_LEVEL,
+    )
+
+
+def _known(
+    bus: EmbeddedBus, blob: bytes | None, data: Path, partitions: int | None, policy: Policy | None
+) -> tuple[CampaignIdentity, Policy]:
+    if blob is None:
+        msg = f"{data}: a run was started there and ended before its first step. {_WAY_OUT}"
+        raise DataFolderError(msg)
+    found = CampaignIdentity.decode(blob)
+    if partitions is not None and partitions != found.partitions:
+        msg = (
+            f"{data} was made with {found.partitions} partitions, --partitions says {partitions}. "
+            "The number is fixed for a campaign: leave the option out, or use another folder."
+        )
+        raise CampaignMismatch(msg)
+    stored = Policy.decode(bus.get(_POLICY) or b"{}")
+    mine = _identity(found.campaign, found.partitions, policy or stored)
+    mine.check(found, str(data))
+    return found, stored
+
+
+def _campaign(
+    data: Path,
+    identity: CampaignIdentity,
+    policy: Policy,
+    bus: EmbeddedBus,
+    parameters: Mapping[str, Mapping[str, Any]],
+    now: Callable[[], float],
+) -> Campaign:
+    files = LocalFiles(data)
+    around = Surroundings(bus=bus, files=files, identity=identity, now=now, token=lambda: secrets.token_hex(6))
+    digest, count = identity.digest(), identity.partitions
+    specs = (
+        canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
+        dedup_spec(digest, parameters.get("dedup")),
+        prioritizer_spec(digest, count, parameters.get("prioritizer")),
+        store_spec(identity, files, around.token, parameters.get("store")),
+    )
+    return Campaign(data, identity, policy, bus, around, specs)
