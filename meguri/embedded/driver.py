@@ -92,7 +92,7 @@ class RoundDriver:
         self._rejects = TopicPartition(REJECTS, 0)
 
     def start(self) -> None:
-        """Restore every partition, take over the parameters given, and finish the round that was open.
+        """Restore every partition and take over the parameters given. `drain` then finishes the round that was open.
 
         Raises:
             RestoreRefused, CampaignMismatch, CorruptSnapshot: see `runtime.restore.restore`.
@@ -107,7 +107,6 @@ class RoundDriver:
         restored = {(spec.name, number): restore(spec, number, spec.name, self._around) for spec, number in self._steps}
         for key, loaded in restored.items():
             self._loaded[key] = adopt_parameters(loaded, self._around)
-        self.drain()
 
     def publish(
         self, message: OutMessage | None, rows: dict[str, bytes], *, end_of_input: bool, rejects: Sequence[bytes] = ()
