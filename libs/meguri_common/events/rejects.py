@@ -21,7 +21,7 @@ class Origin(msgspec.Struct, frozen=True):
     line: Annotated[int, Meta(ge=0)]
 
 
-class RejectRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RejectRecord(msgspec.Struct, kw_only=True):
     """Why a public event was rejected, and where it came from."""
 
     at_service: str
@@ -43,6 +43,5 @@ def payload_text(line: bytes) -> str:
 
 
 def encode_reject(record: RejectRecord) -> bytes:
-    """JSON of the record, `schema` included."""
-    fields = msgspec.to_builtins(record)
-    return msgspec.json.encode({"schema": record.schema, **fields})
+    """JSON of the record, as it is published."""
+    return msgspec.json.encode(record)

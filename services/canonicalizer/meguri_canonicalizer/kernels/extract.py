@@ -225,7 +225,9 @@ def cut_links(
                                     at += np.int64(bits >> _THREE)
                                     if buffer[at] != 35 or fragments or at == opened or buffer[at - 1] > 32:
                                         break
-                                    fragments = True  # space before `#` is part of the path: only a whole one means that
+                                    fragments = (
+                                        True  # space before `#` is part of the path: only a whole one means that
+                                    )
                                 length = at - opened
                                 if buffer[at] == 35:
                                     at = _string_end(buffer, at)

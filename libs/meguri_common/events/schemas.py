@@ -1,0 +1,122 @@
+"""JSON Schemas and an AsyncAPI 3 document, generated from the typed definitions.
+
+`python -m meguri_common.events.schemas docs/schemas` writes them; a test fails when the files differ.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meguri_common.events.model import (
+    SCHEMA_VERSION,
+    ControlEvent,
+    PageEvent,
+    SeedEvent,
+    SignalEvent,
+    SitemapEvent,
+)
+from meguri_common.events.rejects import RejectRecord
+from meguri_common.topics import PAGES, REJECTS
+
+__all__ = ["documents", "write_documents"]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_EVENTS: dict[str, type[msgspec.Struct]] = {
+    "page": PageEvent,
+    "seed": SeedEvent,
+    "sitemap": SitemapEvent,
+    "signal": SignalEvent,
+    "control": ControlEvent,
+}
+
+
+def documents() -> dict[str, str]:
+    """File name to text of every generated document."""
+    schemas = {name: _schema(kind) for name, kind in [*_EVENTS.items(), ("reject", RejectRecord)]}
+    # A tag is always required for the generator; a page's has a default.
+    schemas["page"]["required"].remove("type")
+    schemas["page"]["properties"]["type"]["default"] = "page"
+    schemas["control"]["oneOf"] = [
+        {"required": [name], "properties": {name: {"type": "string"}}} for name in ("host", "url")
+    ]
+    texts = {f"{name}.json": _text(schema) for name, schema in schemas.items()}
+    texts["asyncapi.json"] = _text(_asyncapi())
+    return texts
+
+
+def write_documents(folder: Path) -> None:
+    """Write all documents into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in documents().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=True) + "\n"
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """One self-contained schema: the definition itself at the top, the ones it uses below `$defs`."""
+    schema = msgspec.json.schema(kind)
+    definitions: dict[str, Any] = schema["$defs"]
+    top: dict[str, Any] = definitions.pop(kind.__name__)
+    top = {"$schema": _DIALECT, **top}
+    if definitions:
+        top["$defs"] = definitions
+    return top
+
+
+def _asyncapi() -> dict[str, Any]:
+    """The public topics: what is sent to each, and how it is keyed."""
+    names = [*_EVENTS, "reject"]
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "meguri public events",
+            "version": f"{SCHEMA_VERSION}.0.0",
+            "description": (
+                "JSON, one event a line; a message holds one line, or several of one partition. "
+                "Unknown fields are ignored."
+            ),
+        },
+        "defaultContentType": "application/json",
+        "channels": {
+            "pages": {
+                "address": PAGES,
+                "description": "Keyed by the host group of the page, so that the events of a host stay in order.",
+                "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _EVENTS},
+            },
+            "rejects": {
+                "address": REJECTS,
+                "description": "Events that can't be used, with the reason.",
+                "messages": {"reject": {"$ref": "#/components/messages/reject"}},
+            },
+        },
+        "operations": {
+            "takeEvents": {
+                "action": "receive",
+                "channel": {"$ref": "#/channels/pages"},
+                "messages": [{"$ref": f"#/channels/pages/messages/{name}"} for name in _EVENTS],
+            },
+            "sendRejects": {
+                "action": "send",
+                "channel": {"$ref": "#/channels/rejects"},
+                "messages": [{"$ref": "#/channels/rejects/messages/reject"}],
+            },
+        },
+        "components": {
+            "messages": {
+                name: {"name": name, "contentType": "application/json", "payload": {"$ref": f"./{name}.json"}}
+                for name in names
+            }
+        },
+    }
+
+
+if __name__ == "__main__":
+    write_documents(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Compiled loops over bytes and columns; importing them imports numba."""
