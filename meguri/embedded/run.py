@@ -114,8 +114,7 @@ def _publish(
 ) -> bool:
     """Publish seeds, vouches and inputs, in this order; False if stopped."""
     ingest = Ingest(driver, campaign.bus, campaign.around.now, options.stopping)
-    # What an input that broke off, or a run that was killed, left behind its last cut comes before anything new.
-    if not ingest.finish() or not ingest.events("(options)", operator_events(options.seeds, options.vouched)):
+    if not ingest.events("(options)", operator_events(options.seeds, options.vouched)):
         return False
     for name in inputs:
         try:
@@ -125,7 +124,9 @@ def _publish(
                 return False
         except InputUnreadable as problem:
             unreadable.append(problem)
-    return True
+    # A run that was killed may have left messages behind its last cut. Had its input been given again, it would have
+    # gone on in the same round, as if undisturbed; it wasn't, so the round ends here.
+    return ingest.finish()
 
 
 def _totals(campaign: Campaign, driver: RoundDriver) -> Totals:
