@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from meguri_canonicalizer.batch import BaseColumns, LinkColumns
+from meguri_canonicalizer.canonical import Rejected, canonicalize
 from meguri_canonicalizer.columns import Requests, UrlTable, packed, partition_order, send
 from meguri_canonicalizer.kernels.settle import gather_urls, settle_links
 from meguri_canonicalizer.operators import OperatorRows
@@ -306,8 +307,9 @@ def _base(event: Event) -> bytes:
         case PageEvent(base=None, url=url):
             return url.encode()
         case PageEvent(base=base, url=url):
-            resolved = resolve(link_text(base), url)
-            return (resolved if resolved.startswith(("http://", "https://")) else url).encode()
+            if isinstance(canonicalize(base, url), Rejected):
+                return url.encode()
+            return resolve(link_text(base), url).encode()
         case _:
             return b""
 
