@@ -27,7 +27,7 @@ from meguri_common.wire.envelope import decode
 from meguri_common.wire.schemas import ORDER, RowKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 PARTITIONS = 8
@@ -166,9 +166,7 @@ class Twin:
                 "last_modified": last_modified if 0 <= last_modified < 1 << 32 else 0,
                 "redirect": redirect,
                 "retry_after": min(event.get("retry_after_s") or 0, (1 << 32) - 1),
-                "crawl_delay": 65535
-                if event.get("crawl_delay_ds") is None
-                else min(event["crawl_delay_ds"], 65534),
+                "crawl_delay": 65535 if event.get("crawl_delay_ds") is None else min(event["crawl_delay_ds"], 65534),
                 "latency": min(event.get("latency_ms") or 0, 65535),
                 "links": len(hrefs),
                 "rejected": [rejected[reason] for reason in LINK_REJECT_REASONS],
@@ -495,13 +493,19 @@ def test_grouping_of_messages_changes_no_fact(test_data: Path) -> None:
 
 
 HOSTS = st.sampled_from(["a.com", "www.a.com", "b.org", "c.co.uk", "A.COM", "127.1", "[::1]", "x_y.b.org"])
-PATHS = st.sampled_from(["/", "", "/p", "/p?b&a", "/d/", "/d/%7Ex", "/p#f", "/p #f", "/é", "/d/../p", "?utm_source=1&k=2"])
-URLS = st.builds(lambda scheme, host, path: f"{scheme}://{host}{path}", st.sampled_from(["http", "https"]), HOSTS, PATHS)
+PATHS = st.sampled_from(
+    ["/", "", "/p", "/p?b&a", "/d/", "/d/%7Ex", "/p#f", "/p #f", "/é", "/d/../p", "?utm_source=1&k=2"]
+)
+URLS = st.builds(
+    lambda scheme, host, path: f"{scheme}://{host}{path}", st.sampled_from(["http", "https"]), HOSTS, PATHS
+)
 HREFS = st.one_of(
     URLS,
     PATHS,
     st.text(st.sampled_from("ab/#.?&=%! \\\t'é日:@"), max_size=8),
-    st.sampled_from(["mailto:x", "//b.org/y", "http://", "http://h:99999/", "http://..", "x" * 9000, "../../..", "#!x"]),
+    st.sampled_from(
+        ["mailto:x", "//b.org/y", "http://", "http://h:99999/", "http://..", "x" * 9000, "../../..", "#!x"]
+    ),
 )
 TIMES = st.integers(0, NOW)
 SMALL = st.one_of(st.none(), st.integers(0, 70_000))

@@ -121,7 +121,7 @@ def test_details_name_the_field() -> None:
 
 
 def test_every_truncation_of_an_event_is_rejected() -> None:
-    line = event(links=["a", "b#c", {"href": "d"}], text="t\u00e9xt \"quoted\"", depth=1)
+    line = event(links=["a", "b#c", {"href": "d"}], text='t\u00e9xt "quoted"', depth=1)
     for end in range(1, len(line)):
         assert reasons(line[:end]) == ["invalid_json"], line[:end]
 
@@ -213,7 +213,11 @@ def test_a_late_line_of_a_large_step_is_found() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([GOOD, GOOD[:-3], event(links=["é", "x#y"])])), max_size=6))
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=60), st.sampled_from([GOOD, GOOD[:-3], event(links=["é", "x#y"])])), max_size=6
+    )
+)
 def test_random_bytes_never_raise_and_nothing_is_lost(lines: list[bytes]) -> None:
     payload = b"\n".join(lines)
     _, visits, rejects = run(payload)

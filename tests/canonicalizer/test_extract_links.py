@@ -190,7 +190,9 @@ def lines(draw: st.DrawFn) -> bytes:
     """A page, or nearly one, in some of JSON's spellings; now and then with a wrong byte."""
     members = [("url", "http://h/"), ("fetched_at", 1)]
     members += [("links", draw(LINKS))] * draw(st.sampled_from([1, 1, 1, 0, 2]))
-    members += draw(st.lists(st.tuples(st.sampled_from(["x", "links", "type", "text", "li\u0000"]), VALUES), max_size=2))
+    members += draw(
+        st.lists(st.tuples(st.sampled_from(["x", "links", "type", "text", "li\u0000"]), VALUES), max_size=2)
+    )
     ascii_only = draw(st.booleans())
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", "\r: ")]))
     spelled = [
@@ -200,7 +202,9 @@ def lines(draw: st.DrawFn) -> bytes:
     line = ("{" + separators[0].join(spelled) + "}").encode("utf-8", "surrogatepass")
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         at = draw(st.integers(0, len(line)))
-        wrong = draw(st.one_of(st.sampled_from([b'"', b"\\", b",", b"]", b"[", b"{", b"}", b"\n"]), st.binary(max_size=2)))
+        wrong = draw(
+            st.one_of(st.sampled_from([b'"', b"\\", b",", b"]", b"[", b"{", b"}", b"\n"]), st.binary(max_size=2))
+        )
         line = line[:at] + wrong + line[at + draw(st.integers(0, 1)) :]
     return line
 
@@ -225,8 +229,6 @@ def test_folding_keeps_order_and_counts(links: list[str]) -> None:
     folded = fold_hrefs(links, keep_fragments=False)
     assert sum(folded.values()) == len(links)
     short = [
-        link if at < 0 or (at > 0 and link[at - 1] <= " ") else link[:at]
-        for link in links
-        for at in [link.find("#")]
+        link if at < 0 or (at > 0 and link[at - 1] <= " ") else link[:at] for link in links for at in [link.find("#")]
     ]
     assert list(folded) == [href.encode() for href in dict.fromkeys(short)]

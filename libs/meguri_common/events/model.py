@@ -98,7 +98,7 @@ class PageEvent(msgspec.Struct, tag_field="type", tag="page", kw_only=True):
 
     def __post_init__(self) -> None:
         if 0 < self.status < 100:  # noqa: PLR2004 - the first HTTP status
-            msg = f"status is {self.status}: expected 0 or 100 to 599"
+            msg = f"Expected 0 or 100 to 599, got {self.status} - at `$.status`"
             raise ValueError(msg)
 
 
@@ -163,10 +163,10 @@ class ControlEvent(msgspec.Struct, tag_field="type", tag="control", kw_only=True
 
     def __post_init__(self) -> None:
         if (self.host is None) == (self.url is None):
-            msg = "a control is about a host or about a url: give one of the two"
+            msg = "Expected one of `host` and `url` - at `$`"
             raise ValueError(msg)
         if self.value is not None and not math.isfinite(self.value):
-            msg = f"value is {self.value}: expected a finite number"
+            msg = f"Expected a finite number, got {self.value} - at `$.value`"
             raise ValueError(msg)
 
 
