@@ -130,6 +130,9 @@ class EmbeddedBus:
 
     def producer(self, transactional_id: str) -> EmbeddedProducer:
         """See `RowBus`."""
+        if self._read_only:
+            msg = f"{self.path}: opened to look, not to write"
+            raise BusError(msg)
         epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, 0) + 1
         if self._in_transaction and epoch > 1:
             self._rollback()
