@@ -108,19 +108,10 @@ def _decoder_of(line: bytes) -> msgspec.json.Decoder[Event]:
 
 
 def _check_items(event: Event) -> None:
-    match event:
-        case PageEvent(links=items):
-            name = "links"
-        case SeedEvent(urls=items):
-            name = "urls"
-        case SitemapEvent(entries=items):
-            name = "entries"
-        case SignalEvent(hosts=hosts, urls=urls):
-            name, items = ("hosts", hosts) if len(hosts) > len(urls) else ("urls", urls)
-        case ControlEvent():
-            return
-    if len(items) > ITEM_LIMIT:
-        raise EventRejected("too_many_links", f"{len(items)} items, at most {ITEM_LIMIT} - at `$.{name}`")
+    for name in ("links", "urls", "entries", "hosts"):
+        items = len(getattr(event, name, ()))
+        if items > ITEM_LIMIT:
+            raise EventRejected("too_many_links", f"{items} items, at most {ITEM_LIMIT} - at `$.{name}`")
 
 
 def without_lone_surrogates(line: bytes) -> bytes:

@@ -37,7 +37,8 @@ _EVENTS: dict[str, type[msgspec.Struct]] = {
 
 def documents() -> dict[str, str]:
     """File name to text of every generated document."""
-    schemas = {name: _schema(kind) for name, kind in [*_EVENTS.items(), ("reject", RejectRecord)]}
+    kinds: dict[str, type[msgspec.Struct]] = {**_EVENTS, "reject": RejectRecord}
+    schemas = {name: _schema(kind) for name, kind in kinds.items()}
     # A tag is always required for the generator; a page's has a default.
     schemas["page"]["required"].remove("type")
     schemas["page"]["properties"]["type"]["default"] = "page"

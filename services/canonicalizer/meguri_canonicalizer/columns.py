@@ -102,11 +102,17 @@ class UrlTable:
 class Requests:
     """URLs beside the links of pages (their own, redirect targets, seeds, ...) that are to be made canonical."""
 
-    def __init__(self, plain: Sequence[str] = ()) -> None:
-        """Start with some texts that have no base, one event each: rows 0 and on."""
-        self._texts = [text.encode() for text in plain]
-        self._bases = [b""] * len(self._texts)
-        self._base_of = list(range(len(self._texts)))
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+        self._bases: list[bytes] = []
+        self._base_of: list[int] = []
+
+    def add_plain(self, text: str) -> int:
+        """Ask for one text without a base; returns its row."""
+        self._texts.append(text.encode())
+        self._base_of.append(len(self._bases))
+        self._bases.append(b"")
+        return len(self._texts) - 1
 
     def add(self, texts: Sequence[str], base: str = "") -> int:
         """Ask for texts of one event, resolved against a base; returns the row of the first one."""
@@ -119,7 +125,7 @@ class Requests:
     def answer(self, canonicalizer: BatchCanonicalizer) -> UrlTable:
         """Canonical URLs of all rows."""
         links = LinkColumns(*packed(self._texts), np.array(self._base_of, np.int32))
-        return UrlTable.of(canonicalizer.canonicalize(links, BaseColumns(*packed(self._bases))))
+        return UrlTable.of(canonicalizer.run(links, BaseColumns(*packed(self._bases))))
 
 
 def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

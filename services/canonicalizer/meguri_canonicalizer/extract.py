@@ -28,6 +28,7 @@ __all__ = ["Extracted", "Extractor", "Rejected", "fold_hrefs"]
 _PADDING = bytes(16)
 _LINE_FEED = b"\n"
 _BLANKS = b" \t\r"
+_SPACE = 0x20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Rejected:
 class Extracted:
     """The events of some messages, in order, and the authored links of their pages as columns."""
 
-    buffer: bytes
-    """All messages, one after the other."""
+    buffer: bytearray
+    """All messages, one after the other, each followed by a line feed; reused like the columns."""
     starts: list[int]
     ends: list[int]
     message_of: list[int]
@@ -68,7 +69,7 @@ class Extracted:
 
     def line_bytes(self, line: int) -> bytes:
         """The line as it was published."""
-        return self.buffer[self.starts[line] : self.ends[line]]
+        return bytes(self.buffer[self.starts[line] : self.ends[line]])
 
     def position_in_message(self, line: int) -> int:
         """Which line of its message it is, from 0, empty ones counted."""
@@ -94,7 +95,7 @@ def fold_hrefs(links: Iterable[str | LinkObject], *, keep_fragments: bool) -> di
         href = (link if isinstance(link, str) else link.href).encode()
         if not keep_fragments:
             at = href.find(b"#")
-            if at == 0 or (at > 0 and href[at - 1] > 0x20):  # noqa: PLR2004 - the space
+            if at == 0 or (at > 0 and href[at - 1] > _SPACE):
                 href = href[:at]
         folded[href] = folded.get(href, 0) + 1
     return folded
@@ -113,6 +114,7 @@ class Extractor:
         self._keep_fragments = keep_fragments
         self._use_kernel = use_kernel
         self._table = np.zeros(LARGEST_TABLE, np.int32)
+        self._text = bytearray()
         self._bytes = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._offsets = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.uint32)
@@ -122,7 +124,8 @@ class Extractor:
 
         Lines end at LF, empty ones are skipped, CR counts as white space.
         """
-        found = _lines(payloads)
+        found = _lines(payloads, self._text)
+        self._text = found.buffer
         lines = len(found.starts)
         states = np.zeros(lines, np.uint8)
         self._refuse(payloads, found, states)
@@ -185,7 +188,7 @@ class Extractor:
     def _cut(
         self, found: Extracted, states: NDArray[np.uint8], first_rows: NDArray[np.int64], authored: NDArray[np.int64]
     ) -> tuple[memoryview, list[int], list[int]]:
-        size = len(found.buffer)
+        size = found.ends[-1] + len(_PADDING) if found.ends else len(_PADDING)
         if self._bytes[0].size < size:
             self._bytes = [np.empty(size + size // 4, np.uint8), np.empty(size + size // 4, np.uint8)]
             self._offsets = np.empty(size // 2 + 2, np.int64)
@@ -213,19 +216,26 @@ class Extractor:
         found.offsets = self._offsets[: rows + 1]
         found.data = data[: found.offsets[rows] + len(_PADDING)]
         found.counts = self._counts[:rows]
-        return memoryview(shells), shell_starts.tolist(), shell_ends.tolist()
+        return memoryview(shells.data), shell_starts.tolist(), shell_ends.tolist()
 
 
-def _lines(payloads: Sequence[bytes]) -> Extracted:
-    buffer = b"".join([part for payload in payloads for part in (payload, _LINE_FEED)] + [_PADDING])
+def _lines(payloads: Sequence[bytes], buffer: bytearray) -> Extracted:
+    """Put the messages into the buffer, or into a new one if it is too small, and find their lines."""
+    size = sum(map(len, payloads)) + len(payloads) + len(_PADDING)
+    if len(buffer) < size:
+        buffer = bytearray(size + size // 4)
     found = Extracted(buffer, [], [], [], [])
     start = 0
     for message, payload in enumerate(payloads):
         found.message_starts.append(start)
         stop = start + len(payload)
+        with memoryview(buffer) as view:
+            view[start:stop] = payload
+            view[stop : stop + 1 + len(_PADDING)] = _LINE_FEED + _PADDING
         while start < stop:
             end = buffer.find(_LINE_FEED, start)
-            if end > start and (buffer[start] > 0x20 or buffer[start:end].strip(_BLANKS)):  # noqa: PLR2004 - the space
+            # A line that starts with a visible character isn't empty.
+            if end > start and (buffer[start] > _SPACE or buffer[start:end].strip(_BLANKS)):
                 found.starts.append(start)
                 found.ends.append(end)
                 found.message_of.append(message)

@@ -54,7 +54,7 @@ class OperatorRows:
                 hosts = [_host_url(item.host, f"$.hosts[{at}].host") for at, item in enumerate(event.hosts)]
                 return requests.add([*hosts, *(item.url for item in event.urls)])
             case ControlEvent():
-                return requests.add([event.url if event.host is None else _host_url(event.host, "$.host")])  # type: ignore[list-item]  # one of the two is given
+                return requests.add_plain(event.url or "" if event.host is None else _host_url(event.host, "$.host"))
 
     def take(self, event: OperatorEvent, table: UrlTable, first: int) -> None:
         """Add the event's rows, or none of them.

@@ -31,6 +31,13 @@ DEFAULTS: Mapping[str, Any] = {"clock_tolerance": 24 * 3600}
 
 _CHUNK_BYTES = 4 << 20
 _LAST_TIME = 0xFFFFFFFF
+_TIMES: dict[type[Event], str] = {
+    PageEvent: "fetched_at",
+    SeedEvent: "observed_at",
+    SitemapEvent: "observed_at",
+    SignalEvent: "epoch",
+    ControlEvent: "at",
+}
 
 
 class Canonicalizer:
@@ -84,11 +91,11 @@ class Canonicalizer:
         latest = [min(message.appended_at + self._tolerance, _LAST_TIME) for message in messages]
         accepted = []
         for position, (event, line) in enumerate(zip(found.events, found.line_of, strict=True)):
-            name, time = _time_of(event)
+            time: int = getattr(event, _TIMES[type(event)])
             if time > latest[found.message_of[line]]:
                 appended = messages[found.message_of[line]].appended_at
                 detail = f"{time} is later than {appended} (when it was received) by more than {self._tolerance} s"
-                rejects[line] = ("future", f"{detail} - at `$.{name}`")
+                rejects[line] = ("future", f"{detail} - at `$.{_TIMES[type(event)]}`")
             else:
                 accepted.append(position)
         return accepted
@@ -126,16 +133,3 @@ def _chunks(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         size += length
     if start < len(messages):
         yield messages[start:]
-
-
-def _time_of(event: Event) -> tuple[str, int]:
-    """The name and value of the event's time."""
-    match event:
-        case PageEvent():
-            return "fetched_at", event.fetched_at
-        case SeedEvent() | SitemapEvent():
-            return "observed_at", event.observed_at
-        case SignalEvent():
-            return "epoch", event.epoch
-        case ControlEvent():
-            return "at", event.at

@@ -105,37 +105,23 @@ class Settling:
             outputs: where the rows go.
             rejects: reason and detail by line.
         """
-        requests, asked = Requests(), {}
-        operators = OperatorRows()
+        requests, operators, sources = Requests(), OperatorRows(), _Sources()
+        asked = {}
         for index in group:
-            event = found.events[index]
             try:
-                match event:
-                    case PageEvent():
-                        asked[index] = requests.add([event.url])
-                        if event.redirect is not None and event.status in REDIRECT_STATUSES:
-                            requests.add([event.redirect], event.url)
-                    case SitemapEvent():
-                        asked[index] = requests.add([event.url])
-                        requests.add([entry.loc for entry in event.entries], event.url)
-                    case _:
-                        asked[index] = operators.ask(event, requests)
+                asked[index] = _ask(found.events[index], requests)
             except EventRejected as problem:
                 rejects[found.line_of[index]] = (problem.reason, problem.detail)
         own = requests.answer(self._canonicalizer)
-        sources = _Sources()
         for index, row in asked.items():
             event = found.events[index]
             try:
-                match event:
-                    case PageEvent():
-                        _check_own(own, row, event.url)
-                        _take_page(sources, index, event, own, row)
-                    case SitemapEvent():
-                        _check_own(own, row, event.url)
-                        _take_sitemap(sources, index, event, row)
-                    case _:
-                        operators.take(event, own, row)
+                if isinstance(event, PageEvent):
+                    _take_page(sources, index, event, own, row)
+                elif isinstance(event, SitemapEvent):
+                    _take_sitemap(sources, index, event, own, row)
+                else:
+                    operators.take(event, own, row)
             except EventRejected as problem:
                 rejects[found.line_of[index]] = (problem.reason, problem.detail)
         operators.send(outputs, own, self._partitions)
@@ -215,7 +201,7 @@ class Settling:
             page[start:end] = position
         bases = [_base(found.events[index]) for index in sources.events]
         links = LinkColumns(data, offsets, page)
-        return first, last, UrlTable.of(self._canonicalizer.canonicalize(links, BaseColumns(*packed(bases)))), counts
+        return first, last, UrlTable.of(self._canonicalizer.run(links, BaseColumns(*packed(bases)))), counts
 
     def _send_links(
         self,
@@ -259,12 +245,27 @@ class Settling:
         send(outputs, RowKind.VISIT, own.batch_columns(rows[order]) | ordered, bounds)
 
 
+def _ask(event: Event, requests: Requests) -> int:
+    """Ask for the canonical URLs that an event needs beside its links; returns the row of the first one: its own."""
+    if isinstance(event, PageEvent):
+        row = requests.add_plain(event.url)
+        if event.redirect is not None and event.status in REDIRECT_STATUSES:
+            requests.add([event.redirect], event.url)
+        return row
+    if isinstance(event, SitemapEvent):
+        row = requests.add_plain(event.url)
+        requests.add([entry.loc for entry in event.entries], event.url)
+        return row
+    return OperatorRows.ask(event, requests)
+
+
 def _check_own(own: UrlTable, row: int, url: str) -> None:
     if not own.usable(row):
         raise EventRejected("url", f"{own.reason(row)}: {url!r:.200} - at `$.url`")
 
 
 def _take_page(sources: _Sources, index: int, page: PageEvent, own: UrlTable, row: int) -> None:
+    _check_own(own, row, page.url)
     redirects = page.status in REDIRECT_STATUSES
     flags, target, extra = 0, b"", 0
     if redirects and page.redirect is not None:
@@ -289,7 +290,8 @@ def _take_page(sources: _Sources, index: int, page: PageEvent, own: UrlTable, ro
     sources.at.append(page.fetched_at)
 
 
-def _take_sitemap(sources: _Sources, index: int, sitemap: SitemapEvent, row: int) -> None:
+def _take_sitemap(sources: _Sources, index: int, sitemap: SitemapEvent, own: UrlTable, row: int) -> None:
+    _check_own(own, row, sitemap.url)
     sources.events.append(index)
     sources.own.append(row)
     sources.extra_first.append(row + 1)
@@ -303,15 +305,11 @@ def _take_sitemap(sources: _Sources, index: int, sitemap: SitemapEvent, row: int
 
 def _base(event: Event) -> bytes:
     """What the links of an event resolve against: never the canonical form of its URL."""
-    match event:
-        case PageEvent(base=None, url=url):
-            return url.encode()
-        case PageEvent(base=base, url=url):
-            if isinstance(canonicalize(base, url), Rejected):
-                return url.encode()
-            return resolve(link_text(base), url).encode()
-        case _:
-            return b""
+    if not isinstance(event, PageEvent):
+        return b""
+    if event.base is None or isinstance(canonicalize(event.base, event.url), Rejected):
+        return event.url.encode()
+    return resolve(link_text(event.base), event.url).encode()
 
 
 def _gathered(

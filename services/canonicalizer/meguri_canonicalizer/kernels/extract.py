@@ -61,7 +61,7 @@ def _string_end(buffer: NDArray[np.uint8], at: int) -> int:
     while True:
         marks = _string_marks(load64(buffer, at))
         if marks != _ZERO:
-            return at + np.int64(count_trailing_zeros(marks) >> _THREE)
+            return at + int(count_trailing_zeros(marks) >> _THREE)
         at += 8
 
 
@@ -84,7 +84,7 @@ def _same(data: NDArray[np.uint8], a: int, b: int, length: int) -> bool:
         i += 8
     if i < length:
         mask = (_ONE << np.uint64(8 * (length - i))) - _ONE
-        return ((load64(data, a + i) ^ load64(data, b + i)) & mask) == _ZERO
+        return bool(((load64(data, a + i) ^ load64(data, b + i)) & mask) == _ZERO)
     return True
 
 
@@ -152,9 +152,9 @@ def cut_links(
         depth = 0
         while good and at < ends[line]:
             c = buffer[at]
-            if c == 123 or c == 91:
+            if c in (123, 91):
                 depth += 1
-            elif c == 125 or c == 93:
+            elif c in (125, 93):
                 depth -= 1
             elif c == 34:
                 opened = at + 1
@@ -222,7 +222,7 @@ def cut_links(
                                     word &= (_ONE << bits) - _ONE
                                     mixed = (mixed ^ word) * _MIX
                                     mixed ^= mixed >> _SHIFT
-                                    at += np.int64(bits >> _THREE)
+                                    at += int(bits >> _THREE)
                                     if buffer[at] != 35 or fragments or at == opened or buffer[at - 1] > 32:
                                         break
                                     fragments = (
