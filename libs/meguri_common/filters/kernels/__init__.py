@@ -1,0 +1,1 @@
+"""Compiled probes of the filters; importing them imports numba."""
