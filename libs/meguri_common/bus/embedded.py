@@ -1,29 +1,36 @@
 """The embedded bus: topics in one SQLite file, in this process, for one writer and any number of readers.
 
-Commits are not synced one by one; `barrier` makes all before it durable. Not for use by several threads at once.
+A transaction is kept in memory until it commits and is then one SQLite transaction: nobody, not even this process,
+sees a part of it, several producers may have one open, and none is ever undecided. Commits are not synced one by
+one; `barrier` makes all before it durable. One thread at a time.
 """
 
 from __future__ import annotations
 
 import secrets
+import sqlite3
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from meguri_common.bus.port import Assigned, Commit, Message, TopicPartition
+from meguri_common.bus.draft import Draft
+from meguri_common.bus.port import Assigned, Commit, Lost, Message, TopicPartition
 from meguri_common.bus.sqlite_schema import (
-    check_version,
+    OFFSET_BITS,
+    WAL_LIMIT,
+    check_file,
     connect,
     create,
+    error_kind,
     lock,
     mapped_errors,
     message_id,
     slot_of,
     unlock,
 )
-from meguri_common.errors import BusError, Fenced
+from meguri_common.errors import BusError, Fenced, MeguriError, OutcomeUnknown, TransactionAborted
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -32,9 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedBus", "EmbeddedMember", "EmbeddedProducer"]
 
+_TRIM_BYTES = 128 << 20
+"""Bytes of payload that one `trim` deletes at most; the rest goes at the next ones."""
+
 
 class EmbeddedBus:
-    """See `bus.port.RowBus`."""
+    """See `bus.port.RowBus`. Use it from one thread at a time."""
 
     def __init__(
         self,
@@ -62,23 +72,28 @@ class EmbeddedBus:
         self.path = path
         self._now = now
         self._read_only = read_only
-        self._lock = None if read_only else lock(path.with_name(f"{path.name}.lock"))
+        self._unsynced = True
+        self._broken = ""
         self._epochs: dict[str, int] = {}
         self._generations: dict[str, int] = {}
+        self._lock = None if read_only else lock(path.with_name(f"{path.name}.lock"))
+        connection = None
         try:
             with mapped_errors(path):
-                self._connection = connect(path, read_only=read_only)
+                connection = connect(path, read_only=read_only)
                 if read_only:
-                    check_version(self._connection, path)
+                    check_file(connection, path)
                 else:
-                    create(self._connection, path, {name: (token(), count) for name, count in topics.items()})
-                rows = self._connection.execute("select name, number, id, partitions from topics").fetchall()
+                    create(connection, path, {name: (token(), count) for name, count in topics.items()})
+                rows = connection.execute("select name, number, id, partitions from topics").fetchall()
         except BaseException:
+            if connection is not None:
+                connection.close()
             if self._lock is not None:
                 unlock(self._lock)
             raise
+        self._connection = connection
         self._topics: dict[str, tuple[int, str, int]] = {name: tuple(rest) for name, *rest in rows}
-        self._in_transaction = False
 
     def partitions(self, topic: str) -> int:
         """See `Bus`."""
@@ -90,85 +105,84 @@ class EmbeddedBus:
 
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
         """See `Bus`."""
+        slot = self._slot(source)
         with mapped_errors(self.path):
-            row = self._connection.execute("select first, next from ends where slot = ?", (self._slot(source),))
-            first, following = row.fetchone()
-        return first, following
+            return self._ends(slot)
 
     def read(
         self, source: TopicPartition, start: int, *, end: int | None = None, max_bytes: int | None = None
     ) -> list[Message]:
-        """See `Bus`."""
-        first, following = self.watermarks(source)
-        if start < first:
-            msg = f"{source}: offset {start} is gone, the log begins at {first}"
-            raise BusError(msg)
-        slot, stop = self._slot(source), following if end is None else min(end, following)
+        """See `Bus`; no payload is fetched that isn't returned."""
+        slot = self._slot(source)
         low = message_id(slot, 0)
-        out: list[Message] = []
-        size = 0
-        with mapped_errors(self.path):
-            rows = self._connection.execute(
-                "select id, at, headers, payload from messages where id >= ? and id < ? order by id",
-                (low | start, low | stop),
-            )
-            for number, at, headers, payload in rows:
-                out.append(Message(number - low, payload, headers, at))
-                size += len(payload)
-                if max_bytes is not None and size >= max_bytes:
-                    break
-            rows.close()
-        return out
+        with mapped_errors(self.path), self._one_view() as connection:
+            first, following = self._ends(slot)
+            if start < first:
+                msg = f"{source}: offset {start} is gone, the log begins at {first}"
+                raise BusError(msg)
+            bounds = (low | start, low | (following if end is None else max(start, min(end, following))))
+            if start >= following:
+                return []
+            if max_bytes is not None:
+                bounds = (bounds[0], self._end_of_bytes(*bounds, max_bytes))
+            rows = connection.execute(
+                "select id, at, headers, payload from messages where id >= ? and id < ? order by id", bounds
+            ).fetchall()
+        return [Message(number - low, payload, headers, at) for number, at, headers, payload in rows]
 
     def committed(self, group: str, source: TopicPartition) -> Commit | None:
-        """See `Bus`."""
+        """See `Bus`; there is nothing to wait for, since no transaction is ever undecided."""
+        slot = self._slot(source)
         with mapped_errors(self.path):
             row = self._connection.execute(
-                "select offset, metadata from commits where consumers = ? and slot = ?", (group, self._slot(source))
+                "select offset, metadata from commits where consumers = ? and slot = ?", (group, slot)
             ).fetchone()
         return None if row is None else Commit(*row)
 
     def producer(self, transactional_id: str) -> EmbeddedProducer:
         """See `RowBus`."""
-        if self._read_only:
-            msg = f"{self.path}: opened to look, not to write"
-            raise BusError(msg)
+        self._check_writable()
         epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, 0) + 1
-        if self._in_transaction and epoch > 1:
-            self._rollback()
         return EmbeddedProducer(self, transactional_id, epoch)
 
     def join(self, group: str, topic: str) -> EmbeddedMember:
         """See `Bus`; the newest member owns all partitions."""
+        self._check_writable()
+        partitions = self.partitions(topic)
         generation = self._generations[group] = self._generations.get(group, 0) + 1
-        return EmbeddedMember(self, group, topic, generation)
+        return EmbeddedMember(self, group, topic, generation, tuple(range(partitions)))
 
     def barrier(self) -> None:
         """See `Bus`: a row written under full synchronisation, since an empty transaction syncs nothing."""
-        with mapped_errors(self.path):
-            self._connection.execute("pragma synchronous = full")
-            try:
-                self._connection.execute("update barriers set count = count + 1")
-            finally:
-                self._connection.execute("pragma synchronous = normal")
-
-    def trim(self, source: TopicPartition, before: int) -> None:
-        """See `Bus`."""
-        slot = self._slot(source)
-        first, following = self.watermarks(source)
-        before = min(before, following)
-        if before <= first:
+        self._check_writable()
+        if not self._unsynced:
             return
         with mapped_errors(self.path):
-            self._connection.execute("begin immediate")
-            try:
-                low = message_id(slot, 0)
-                self._connection.execute("delete from messages where id >= ? and id < ?", (low, low | before))
-                self._connection.execute("update ends set first = ? where slot = ?", (before, slot))
-                self._connection.execute("commit")
-            except BaseException:
-                self._rollback()
-                raise
+            self._connection.execute("pragma synchronous = full")
+        try:
+            with self._transaction() as connection:
+                connection.execute("update barriers set count = count + 1")
+        except (MeguriError, OSError) as problem:
+            # After a failed fsync the kernel may have dropped the pages: a second one would succeed and mean nothing.
+            self._broken = self._broken or str(problem)
+            raise
+        finally:
+            with mapped_errors(self.path):
+                self._connection.execute("pragma synchronous = normal")
+        self._unsynced = False
+        self._bound_log()
+
+    def trim(self, source: TopicPartition, before: int) -> None:
+        """See `Bus`; deletes a bounded part at once and the rest at later calls. The space is used again."""
+        self._check_writable()
+        slot = self._slot(source)
+        low = message_id(slot, 0)
+        with self._transaction() as connection:
+            first, following = self._ends(slot)
+            first = max(first, min(before, following))
+            connection.execute("update ends set first = ? where slot = ? and first < ?", (first, slot, first))
+            end = self._end_of_bytes(low, low | first, _TRIM_BYTES)
+            connection.execute("delete from messages where id >= ? and id < ?", (low, end))
 
     def get(self, key: str) -> bytes | None:
         """See `RowBus`."""
@@ -178,17 +192,20 @@ class EmbeddedBus:
 
     def scan(self, prefix: str) -> list[tuple[str, bytes]]:
         """See `RowBus`."""
+        found: list[tuple[str, bytes]] = []
         with mapped_errors(self.path):
-            return self._connection.execute(
-                "select key, value from named_rows where key >= ? and key < ? order by key",
-                (prefix, prefix + "\U0010ffff"),
-            ).fetchall()
+            rows = self._connection.execute("select key, value from named_rows where key >= ? order by key", (prefix,))
+            for key, value in rows:
+                if not key.startswith(prefix):
+                    break
+                found.append((key, value))
+            rows.close()
+        return found
 
     def close(self) -> None:
         """See `Bus`."""
-        if self._in_transaction:
-            self._rollback()
-        self._connection.close()
+        with mapped_errors(self.path):
+            self._connection.close()
         if self._lock is not None:
             unlock(self._lock)
             self._lock = None
@@ -207,31 +224,155 @@ class EmbeddedBus:
             raise BusError(msg)
         return slot_of(number, source.partition)
 
-    def _rollback(self) -> None:
-        self._in_transaction = False
-        if self._connection.in_transaction:
+    def _ends(self, slot: int) -> tuple[int, int]:
+        first, following = self._connection.execute("select first, next from ends where slot = ?", (slot,)).fetchone()
+        return first, following
+
+    def _end_of_bytes(self, low: int, high: int, limit: int) -> int:
+        """Where to end a range of ids so that it stops with the message that reaches `limit` bytes of payload."""
+        size = 0
+        rows = self._connection.execute(
+            "select id, length(payload) from messages where id >= ? and id < ? order by id", (low, high)
+        )
+        for number, length in rows:
+            size += length
+            if size >= limit:
+                rows.close()
+                return int(number) + 1
+        return high
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            msg = f"{self.path}: opened to look, not to write"
+            raise BusError(msg)
+        if self._broken:
+            msg = f"{self.path}: a write failed before, so that nothing more is written. Start again. ({self._broken})"
+            raise BusError(msg)
+
+    @contextmanager
+    def _one_view(self) -> Iterator[sqlite3.Connection]:
+        """Several reads of the same state, whatever a writer does meanwhile."""
+        self._connection.execute("begin")
+        try:
+            yield self._connection
+        finally:
             self._connection.execute("rollback")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A database transaction.
+
+        Raises:
+            TransactionAborted: nothing took effect.
+            OutcomeUnknown: the commit itself failed on the disk; the next start tells.
+        """
+        connection = self._connection
+        try:
+            with mapped_errors(self.path):
+                connection.execute("begin immediate")
+                yield connection
+        except BusError as problem:
+            self._roll_back()
+            raise TransactionAborted(str(problem)) from problem.__cause__
+        except BaseException:
+            self._roll_back()
+            raise
+        try:
+            with mapped_errors(self.path):
+                connection.execute("commit")
+        except MeguriError as problem:
+            self._roll_back()
+            if error_kind(problem.__cause__) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
+                raise TransactionAborted(str(problem)) from problem.__cause__
+            self._broken = str(problem)
+            raise OutcomeUnknown(self._broken) from problem.__cause__
+        self._unsynced = True
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("rollback")
+            except sqlite3.Error as problem:
+                self._broken = str(problem)
+
+    def _commit(self, draft: Draft) -> None:
+        """Make a transaction take effect."""
+        self._check_writable()
+        ends: dict[int, int] = {}
+        messages: list[tuple[int, int, bytes, bytes]] = []
+        with self._transaction() as connection:
+            for target, payload, headers, at in draft.messages:
+                slot = self._slot(target)
+                offset = ends[slot] if slot in ends else self._ends(slot)[1]
+                if offset >> OFFSET_BITS:
+                    msg = f"{target}: all {1 << OFFSET_BITS} offsets are used. Start a new data folder."
+                    raise BusError(msg)
+                messages.append((message_id(slot, offset), at, headers, payload))
+                ends[slot] = offset + 1
+            connection.executemany("insert into messages values (?, ?, ?, ?)", messages)
+            connection.executemany(
+                "update ends set next = ? where slot = ?", [(end, slot) for slot, end in ends.items()]
+            )
+            connection.executemany(
+                "insert or replace into commits values (?, ?, ?, ?)",
+                [
+                    (group, self._slot(at), commit.offset, commit.metadata)
+                    for (group, at), commit in draft.commits.items()
+                ],
+            )
+            connection.executemany(
+                "insert or replace into named_rows values (?, ?)",
+                [(key, value) for key, value in draft.rows.items() if value is not None],
+            )
+            connection.executemany(
+                "delete from named_rows where key = ?", [(key,) for key, value in draft.rows.items() if value is None]
+            )
+
+    def _bound_log(self) -> None:
+        """Start the write-ahead log anew if readers have kept it from that for too long."""
+        try:
+            size = self.path.with_name(f"{self.path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            return
+        if size > 2 * WAL_LIMIT:
+            # Waits for readers in the middle of a read; it gives up, and is tried again, if one stays there.
+            with mapped_errors(self.path):
+                self._connection.execute("pragma busy_timeout = 1000")
+                self._connection.execute("pragma wal_checkpoint(truncate)").fetchall()
+                self._connection.execute("pragma busy_timeout = 30000")
 
 
 class EmbeddedMember:
-    """See `bus.port.Member`: the one member that owns all partitions."""
+    """See `bus.port.Member`: the one member that owns all partitions, until a newer one joins."""
 
-    def __init__(self, bus: EmbeddedBus, group: str, topic: str, generation: int) -> None:
+    def __init__(self, bus: EmbeddedBus, group: str, topic: str, generation: int, partitions: tuple[int, ...]) -> None:
         self._bus = bus
         self.group = group
         self.topic = topic
-        self.generation = generation
-        self._told = False
+        self._generation = generation
+        self._waiting = partitions
+        self._owned: tuple[int, ...] = ()
+
+    @property
+    def current(self) -> bool:
+        """Whether no newer member has joined and this one hasn't left."""
+        return self._bus._generations.get(self.group) == self._generation  # noqa: SLF001 - bus and member are one module
 
     def poll(self) -> Sequence[MembershipEvent]:
         """See `Member`."""
-        if self._told:
+        if not self.current:
+            lost, self._owned, self._waiting = self._owned, (), ()
+            return (Lost(lost),) if lost else ()
+        if not self._waiting:
             return ()
-        self._told = True
-        return (Assigned(tuple(range(self._bus.partitions(self.topic)))),)
+        self._owned, self._waiting = self._waiting, ()
+        return (Assigned(self._owned),)
 
     def leave(self) -> None:
-        """See `Member`: nobody else is there to take over."""
+        """See `Member`."""
+        if self.current:
+            self._bus._generations[self.group] += 1  # noqa: SLF001 - see above
+        self._owned = self._waiting = ()
 
 
 class EmbeddedProducer:
@@ -241,92 +382,65 @@ class EmbeddedProducer:
         self._bus = bus
         self._transactional_id = transactional_id
         self._epoch = epoch
-        self._next: dict[int, int] = {}
+        self._draft: Draft | None = None
 
     def begin(self) -> None:
         """See `Producer`."""
-        self._check()
-        if self._bus._in_transaction:  # noqa: SLF001 - bus and producer are two faces of one connection
+        self._check_epoch()
+        self._bus._check_writable()  # noqa: SLF001 - bus and producer are one module
+        if self._draft is not None:
             msg = f"{self._transactional_id}: a transaction is open already"
             raise BusError(msg)
-        with mapped_errors(self._bus.path):
-            self._connection.execute("begin immediate")
-        self._bus._in_transaction = True  # noqa: SLF001 - see above
-        self._next.clear()
+        self._draft = Draft()
 
     def publish(self, target: TopicPartition, payload: Buffer, *, headers: bytes = b"", at: int | None = None) -> None:
         """See `Producer`."""
-        self._check(inside=True)
-        slot = self._bus._slot(target)  # noqa: SLF001 - see above
-        offset = self._next.get(slot)
-        if offset is None:
-            offset = self._bus.watermarks(target)[1]
-        self._next[slot] = offset + 1
-        when = int(self._bus._now()) if at is None else at  # noqa: SLF001 - see above
-        with mapped_errors(self._bus.path):
-            self._connection.execute(
-                "insert into messages values (?, ?, ?, ?)", (message_id(slot, offset), when, headers, payload)
-            )
+        draft = self._open()
+        self._bus._slot(target)  # noqa: SLF001 - see above
+        draft.publish(target, payload, headers, int(self._bus._now()) if at is None else at)  # noqa: SLF001 - see above
 
     def commit_offsets(self, member: Member, commits: Mapping[int, Commit]) -> None:
-        """See `Producer`."""
-        self._check(inside=True)
-        generation = getattr(member, "generation", None)
-        if generation != self._bus._generations.get(member.group):  # noqa: SLF001 - see above
-            self.abort()
-            msg = f"{member.group}: a newer member has taken over"
+        """See `Producer`; a fenced member's transaction is given up."""
+        draft = self._open()
+        if not isinstance(member, EmbeddedMember) or not member.current:
+            self._draft = None
+            msg = f"{member.group}: a newer member has taken over, or this one has left"
             raise Fenced(msg)
-        with mapped_errors(self._bus.path):
-            for partition, commit in commits.items():
-                slot = self._bus._slot(TopicPartition(member.topic, partition))  # noqa: SLF001 - see above
-                self._connection.execute(
-                    "insert or replace into commits values (?, ?, ?, ?)",
-                    (member.group, slot, commit.offset, commit.metadata),
-                )
+        for partition in commits:
+            self._bus._slot(TopicPartition(member.topic, partition))  # noqa: SLF001 - see above
+        draft.commit_offsets(member.group, member.topic, commits)
 
     def put(self, key: str, value: bytes) -> None:
         """See `RowProducer`."""
-        self._check(inside=True)
-        with mapped_errors(self._bus.path):
-            self._connection.execute("insert or replace into named_rows values (?, ?)", (key, value))
+        self._open().put(key, value)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See `RowProducer`."""
-        self._check(inside=True)
-        with mapped_errors(self._bus.path):
-            self._connection.executemany("delete from named_rows where key = ?", [(key,) for key in keys])
+        self._open().delete(keys)
 
     def commit(self) -> None:
-        """See `Producer`."""
-        self._check(inside=True)
-        try:
-            with mapped_errors(self._bus.path):
-                self._connection.executemany(
-                    "update ends set next = ? where slot = ?", [(end, slot) for slot, end in self._next.items()]
-                )
-                self._connection.execute("commit")
-        except BaseException:
-            self.abort()
-            raise
-        self._bus._in_transaction = False  # noqa: SLF001 - see above
+        """See `Producer`; the transaction is closed, whatever its outcome."""
+        draft = self._open()
+        self._draft = None
+        self._bus._commit(draft)  # noqa: SLF001 - see above
 
     def abort(self) -> None:
         """See `Producer`."""
-        if self._epoch == self._bus._epochs[self._transactional_id]:  # noqa: SLF001 - see above
-            self._bus._rollback()  # noqa: SLF001 - see above
+        self._draft = None
 
     def close(self) -> None:
         """See `Producer`."""
         self.abort()
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        return self._bus._connection  # noqa: SLF001 - see above
-
-    def _check(self, *, inside: bool = False) -> None:
+    def _check_epoch(self) -> None:
         if self._epoch != self._bus._epochs[self._transactional_id]:  # noqa: SLF001 - see above
+            self._draft = None
             msg = f"{self._transactional_id}: a newer producer of this name has taken over"
             raise Fenced(msg)
-        if inside and not self._bus._in_transaction:  # noqa: SLF001 - see above
+
+    def _open(self) -> Draft:
+        self._check_epoch()
+        if self._draft is None:
             msg = f"{self._transactional_id}: no transaction is open"
             raise BusError(msg)
+        return self._draft
