@@ -109,6 +109,8 @@ ODD_LINES = [
     page('["a"]', ',"type":7'),
     page('["a"]', "}"),
     page('["a"]', ',"x":' + "[" * 5000),
+    b'{"url":"http://h/","fetched_at":1,"x":{"links":["nested"]}}',
+    b'{"x":[{"links":["nested"]}],"url":"http://h/","fetched_at":1}',
     b'{"links":["a"]}',
     b'{"links":["a","b"],"url":"http://h/","fetched_at":1}',
     b' {"links" : ["a"] , "url":"http://h/","fetched_at":1} ',

@@ -132,7 +132,7 @@ def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]
     """Bytes (with 16 more behind them) and offsets (texts + 1,) i64."""
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=offsets[1:])
-    return np.frombuffer(b"".join([*texts, _PADDING]), np.uint8), offsets
+    return np.frombuffer(bytearray().join([*texts, _PADDING]), np.uint8), offsets
 
 
 def partition_order(host_key: NDArray[np.uint64], partitions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
