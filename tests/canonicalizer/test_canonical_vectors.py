@@ -42,6 +42,7 @@ KNOWN = [
     ("#a", "mailto:x", "scheme"),
     ("a", "http://[bad", "no_base"),
     ("a", None, "no_base"),
+    ("", "#", "no_base"),
     ("http://u@:80/", None, "empty_host"),
     ("http://%2e:x/", None, "empty_host"),
     ("http:///", None, "empty_host"),

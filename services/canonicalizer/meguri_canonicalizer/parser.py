@@ -76,9 +76,17 @@ def _parse(link: str, base: str) -> str | None:
         return None
 
 
+def _parse_alone(text: str) -> str | None:
+    """Unlike against the neutral base, a mere fragment doesn't parse."""
+    try:
+        return ada_url.normalize_url(text)
+    except ValueError:
+        return None
+
+
 @lru_cache(maxsize=512)
 def _cached_base(base: str) -> str | None:
-    return _parse(base, _NEUTRAL_BASE)
+    return _parse_alone(base)
 
 
 def _parsed_base(base: str | bytes | None) -> str | None:
@@ -86,7 +94,7 @@ def _parsed_base(base: str | bytes | None) -> str | None:
     if base is None:
         return None
     text = link_text(base)
-    return _cached_base(text) if len(text) <= _CACHED_BASE_LENGTH else _parse(text, _NEUTRAL_BASE)
+    return _cached_base(text) if len(text) <= _CACHED_BASE_LENGTH else _parse_alone(text)
 
 
 def _is_web(serialised: str) -> bool:
