@@ -29,7 +29,7 @@ __all__ = ["DEFAULTS", "Canonicalizer", "canonicalizer_spec"]
 DEFAULTS: Mapping[str, Any] = {"clock_tolerance": 24 * 3600}
 """`clock_tolerance`: seconds that an event's time may lie behind the time its message was appended."""
 
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 6 << 20
 _LAST_TIME = 0xFFFFFFFF
 _TIMES: dict[type[Event], str] = {
     PageEvent: "fetched_at",

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from meguri_canonicalizer.batch import BaseColumns, LinkColumns
-from meguri_canonicalizer.canonical import Rejected, canonicalize
 from meguri_canonicalizer.columns import Requests, UrlTable, packed, partition_order, send
 from meguri_canonicalizer.kernels.settle import gather_urls, settle_links
 from meguri_canonicalizer.operators import OperatorRows
-from meguri_canonicalizer.parser import link_text, resolve
-from meguri_canonicalizer.visits import REDIRECT_STATUSES, fact_columns, link_depth, stated_depth
+from meguri_canonicalizer.sources import Sources, ask, base_of, depths
+from meguri_canonicalizer.visits import fact_columns
 from meguri_common.events.decode import EventRejected
 from meguri_common.events.model import PageEvent, SitemapEvent
-from meguri_common.records import LINK_REJECT_REASONS, NO_DEPTH, Source, VisitFlag
+from meguri_common.records import LINK_REJECT_REASONS, Source
 from meguri_common.wire.columns import list_array
 from meguri_common.wire.schemas import RowKind
 
@@ -58,35 +56,11 @@ def groups_of(found: Extracted, accepted: Sequence[int]) -> Iterator[Sequence[in
 
 
 def _estimate(event: Event, rows: int, size: int) -> int:
-    match event:
-        case PageEvent():
-            return rows * (_ESCAPED * len(event.base or event.url) + len(event.url)) + _ESCAPED * size
-        case SitemapEvent():
-            return _ESCAPED * sum(len(entry.loc) + len(event.url) for entry in event.entries)
-        case _:
-            return 0
-
-
-@dataclass(slots=True)
-class _Sources:
-    """The pages and sitemaps of a group that can be used, in order: what the rows of each are, and say."""
-
-    events: list[int] = field(default_factory=list)
-    own: list[int] = field(default_factory=list)
-    """Row of the event's own URL among the requests."""
-    extra_first: list[int] = field(default_factory=list)
-    extra_last: list[int] = field(default_factory=list)
-    """Rows of the redirect target, or of the sitemap's entries, among the requests."""
-    extra_only: list[bool] = field(default_factory=list)
-    link_depth: list[int] = field(default_factory=list)
-    extra_depth: list[int] = field(default_factory=list)
-    extra_source: list[int] = field(default_factory=list)
-    at: list[int] = field(default_factory=list)
-    pages: list[PageEvent] = field(default_factory=list)
-    page_positions: list[int] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
-    redirects: list[bytes] = field(default_factory=list)
-    """Of the pages alone: the event, its position in the other lists, what is known of it."""
+    if isinstance(event, PageEvent):
+        return rows * (_ESCAPED * len(event.base or event.url) + len(event.url)) + _ESCAPED * size
+    if isinstance(event, SitemapEvent):
+        return _ESCAPED * sum(len(entry.loc) + len(event.url) for entry in event.entries)
+    return 0
 
 
 class Settling:
@@ -105,21 +79,23 @@ class Settling:
             outputs: where the rows go.
             rejects: reason and detail by line.
         """
-        requests, operators, sources = Requests(), OperatorRows(), _Sources()
+        requests, operators, sources = Requests(), OperatorRows(), Sources()
         asked = {}
         for index in group:
+            event = found.events[index]
             try:
-                asked[index] = _ask(found.events[index], requests)
+                if isinstance(event, (PageEvent, SitemapEvent)):
+                    asked[index] = ask(event, requests)
+                else:
+                    asked[index] = operators.ask(event, requests)
             except EventRejected as problem:
                 rejects[found.line_of[index]] = (problem.reason, problem.detail)
         own = requests.answer(self._canonicalizer)
         for index, row in asked.items():
             event = found.events[index]
             try:
-                if isinstance(event, PageEvent):
-                    _take_page(sources, index, event, own, row)
-                elif isinstance(event, SitemapEvent):
-                    _take_sitemap(sources, index, event, own, row)
+                if isinstance(event, (PageEvent, SitemapEvent)):
+                    sources.take(index, event, own, row)
                 else:
                     operators.take(event, own, row)
             except EventRejected as problem:
@@ -128,13 +104,13 @@ class Settling:
         if sources.events:
             self._links_and_visits(found, sources, own, outputs)
 
-    def _links_and_visits(self, found: Extracted, sources: _Sources, own: UrlTable, outputs: Outputs) -> None:
+    def _links_and_visits(self, found: Extracted, sources: Sources, own: UrlTable, outputs: Outputs) -> None:
         events = np.array(sources.events, np.int64)
         first, last, links, counts = self._canonical_links(found, sources, events)
         table = UrlTable.joined(links, own)
-        shift = links.reject.size
         rows = table.reject.size
         own_rows = np.array(sources.own, np.int64)
+        extra_first = own_rows + 1 + links.reject.size
         own_host, own_path = own.host_key[own_rows], own.path_key[own_rows]
         capacity = 64
         while capacity < 2 * rows:
@@ -152,11 +128,11 @@ class Settling:
             counts,
             first,
             last,
-            np.array(sources.extra_first, np.int64) + shift,
-            np.array(sources.extra_last, np.int64) + shift,
+            extra_first,
+            extra_first + sources.extra_counts(),
             own_host,
             own_path,
-            np.array(sources.extra_only, np.bool_),
+            sources.redirects(),
             np.full(capacity, -1, np.int64),
             out_row,
             out_event,
@@ -185,7 +161,7 @@ class Settling:
             self._send_visits(sources, own, own_rows[positions], facts, outputs)
 
     def _canonical_links(
-        self, found: Extracted, sources: _Sources, events: NDArray[np.int64]
+        self, found: Extracted, sources: Sources, events: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], UrlTable, NDArray[np.uint32]]:
         """The authored links of the sources, made canonical: first and last row of each source, URLs, counts."""
         first, last = found.first_row[events], found.last_row[events]
@@ -199,13 +175,13 @@ class Settling:
         page = np.empty(counts.size, np.int32)
         for position, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
             page[start:end] = position
-        bases = [_base(found.events[index]) for index in sources.events]
+        bases = [base_of(found.events[index]) for index in sources.events]
         links = LinkColumns(data, offsets, page)
         return first, last, UrlTable.of(self._canonicalizer.run(links, BaseColumns(*packed(bases)))), counts
 
     def _send_links(
         self,
-        sources: _Sources,
+        sources: Sources,
         table: UrlTable,
         own_host: NDArray[np.uint64],
         rows: NDArray[np.int64],
@@ -216,13 +192,11 @@ class Settling:
     ) -> None:
         order, bounds = partition_order(table.host_key[rows], self._partitions)
         rows, events, extra = rows[order], events[order], extra[order]
-        link_depth = np.array(sources.link_depth, np.uint16)[events]
-        extra_depth = np.array(sources.extra_depth, np.uint16)[events]
-        extra_source = np.array(sources.extra_source, np.uint8)[events]
+        stated = np.array(sources.stated, np.int64)[events]
         columns = table.batch_columns(rows) | {
             "source_host": own_host[events],
-            "depth": np.where(extra, extra_depth, link_depth),
-            "source": np.where(extra, extra_source, np.uint8(Source.LINK)),
+            "depth": depths(stated, np.where(extra, 0, 1)),
+            "source": np.where(extra, sources.extra_sources()[events], np.uint8(Source.LINK)),
             "count": counts[order],
             "at": np.array(sources.at, np.uint32)[events],
         }
@@ -230,86 +204,19 @@ class Settling:
 
     def _send_visits(
         self,
-        sources: _Sources,
+        sources: Sources,
         own: UrlTable,
         rows: NDArray[np.int64],
         links: dict[str, Any],
         outputs: Outputs,
     ) -> None:
         order, bounds = partition_order(own.host_key[rows], self._partitions)
-        columns = fact_columns(sources.pages, np.array(sources.flags, np.uint8), sources.redirects) | links
+        columns = fact_columns(sources.pages, sources.flags, sources.targets) | links
         ordered = {
             name: column.take(pa.array(order)) if isinstance(column, pa.Array) else column[order]
             for name, column in columns.items()
         }
         send(outputs, RowKind.VISIT, own.batch_columns(rows[order]) | ordered, bounds)
-
-
-def _ask(event: Event, requests: Requests) -> int:
-    """Ask for the canonical URLs that an event needs beside its links; returns the row of the first one: its own."""
-    if isinstance(event, PageEvent):
-        row = requests.add_plain(event.url)
-        if event.redirect is not None and event.status in REDIRECT_STATUSES:
-            requests.add([event.redirect], event.url)
-        return row
-    if isinstance(event, SitemapEvent):
-        row = requests.add_plain(event.url)
-        requests.add([entry.loc for entry in event.entries], event.url)
-        return row
-    return OperatorRows.ask(event, requests)
-
-
-def _check_own(own: UrlTable, row: int, url: str) -> None:
-    if not own.usable(row):
-        raise EventRejected("url", f"{own.reason(row)}: {url!r:.200} - at `$.url`")
-
-
-def _take_page(sources: _Sources, index: int, page: PageEvent, own: UrlTable, row: int) -> None:
-    _check_own(own, row, page.url)
-    redirects = page.status in REDIRECT_STATUSES
-    flags, target, extra = 0, b"", 0
-    if redirects and page.redirect is not None:
-        if not own.usable(row + 1):
-            flags = VisitFlag.REDIRECT_UNUSABLE
-        elif own.key(row + 1) == own.key(row):
-            flags = VisitFlag.REDIRECT_SELF
-        else:
-            target, extra = own.url(row + 1), 1
-    sources.page_positions.append(len(sources.events))
-    sources.pages.append(page)
-    sources.flags.append(flags)
-    sources.redirects.append(target)
-    sources.events.append(index)
-    sources.own.append(row)
-    sources.extra_first.append(row + 1)
-    sources.extra_last.append(row + 1 + extra)
-    sources.extra_only.append(redirects)
-    sources.link_depth.append(link_depth(page.depth))
-    sources.extra_depth.append(stated_depth(page.depth))
-    sources.extra_source.append(Source.REDIRECT)
-    sources.at.append(page.fetched_at)
-
-
-def _take_sitemap(sources: _Sources, index: int, sitemap: SitemapEvent, own: UrlTable, row: int) -> None:
-    _check_own(own, row, sitemap.url)
-    sources.events.append(index)
-    sources.own.append(row)
-    sources.extra_first.append(row + 1)
-    sources.extra_last.append(row + 1 + len(sitemap.entries))
-    sources.extra_only.append(False)
-    sources.link_depth.append(NO_DEPTH)
-    sources.extra_depth.append(NO_DEPTH)
-    sources.extra_source.append(Source.SITEMAP)
-    sources.at.append(sitemap.observed_at)
-
-
-def _base(event: Event) -> bytes:
-    """What the links of an event resolve against: never the canonical form of its URL."""
-    if not isinstance(event, PageEvent):
-        return b""
-    if event.base is None or isinstance(canonicalize(event.base, event.url), Rejected):
-        return event.url.encode()
-    return resolve(link_text(event.base), event.url).encode()
 
 
 def _gathered(

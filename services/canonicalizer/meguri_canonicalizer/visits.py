@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from meguri_canonicalizer.sources import UNSTATED, depths
 from meguri_common.content import PIPELINE_VERSION, fingerprint_texts
-from meguri_common.records import CRAWL_DELAY_UNSET, NO_DEPTH, FetchError, VisitFlag
+from meguri_common.records import CRAWL_DELAY_UNSET, FetchError, VisitFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from meguri_common.events.model import PageEvent
 
-__all__ = ["ETAG_LIMIT", "REDIRECT_STATUSES", "fact_columns", "link_depth", "stated_depth"]
-
-REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+__all__ = ["ETAG_LIMIT", "fact_columns"]
 
 ETAG_LIMIT = 1024
 """Bytes of an ETag that is kept; a longer one counts as absent, so that a visit fits an envelope."""
@@ -30,61 +29,56 @@ _U32 = 0xFFFFFFFF
 _ERRORS = {error.name.lower(): int(error) for error in FetchError if error}
 
 
-def stated_depth(depth: int | None) -> int:
-    """The depth a page states; the deepest that can be stated is one less than `NO_DEPTH`."""
-    return NO_DEPTH if depth is None else min(depth, NO_DEPTH - 1)
-
-
-def link_depth(depth: int | None) -> int:
-    """The depth of a page's links."""
-    return NO_DEPTH if depth is None else min(depth + 1, NO_DEPTH - 1)
-
-
-def fact_columns(pages: Sequence[PageEvent], flags: NDArray[np.uint8], redirects: Sequence[bytes]) -> dict[str, Any]:
+def fact_columns(pages: Sequence[PageEvent], flags: Mapping[int, int], targets: Mapping[int, bytes]) -> dict[str, Any]:
     """The visit facts of the wire for some pages.
 
     Args:
         pages: the events.
-        flags: (pages,) what is known of `VisitFlag` already; the others are added to it.
-        redirects: canonical URL of the redirect target, or nothing.
+        flags: what is known of `VisitFlag` already, by number of the page.
+        targets: canonical URLs of redirect targets, by number of the page.
     """
-    for position, page in enumerate(pages):
-        if page.not_modified or page.status == _NOT_MODIFIED:
-            flags[position] |= VisitFlag.NOT_MODIFIED
-    content_fp, simhash = _fingerprints(pages, flags)
+    status = np.array([page.status for page in pages], np.uint16)
+    all_flags = np.array([VisitFlag.NOT_MODIFIED if page.not_modified else 0 for page in pages], np.uint8)
+    all_flags[status == _NOT_MODIFIED] |= np.uint8(VisitFlag.NOT_MODIFIED)
+    error = np.zeros(len(pages), np.uint8)
+    redirects = [b""] * len(pages)
+    for number, flag in flags.items():
+        all_flags[number] |= np.uint8(flag)
+    for number in np.flatnonzero(status == 0).tolist():
+        error[number] = _ERRORS[pages[number].error or "other"]
+    for number, target in targets.items():
+        redirects[number] = target
+    content_fp, simhash = _fingerprints(pages, all_flags)
+    stated = np.array([UNSTATED if page.depth is None else page.depth for page in pages], np.int64)
+    delay = np.array([-1 if page.crawl_delay_ds is None else page.crawl_delay_ds for page in pages], np.int64)
+    modified = np.array([page.last_modified or 0 for page in pages], np.int64)
     return {
         "fetched_at": np.array([page.fetched_at for page in pages], np.uint32),
-        "status": np.array([page.status for page in pages], np.uint16),
-        "error": np.array([0 if page.status else _error(page) for page in pages], np.uint8),
-        "flags": flags,
-        "depth": np.array([stated_depth(page.depth) for page in pages], np.uint16),
+        "status": status,
+        "error": error,
+        "flags": all_flags,
+        "depth": depths(stated, 0),
         "content_fp": content_fp,
         "simhash": simhash,
         "etag": pa.array([_etag(page.etag) if page.etag else b"" for page in pages], pa.binary()),
-        "last_modified": np.array([_time(page.last_modified) for page in pages], np.uint32),
+        # A time that no record can hold counts as absent.
+        "last_modified": np.where((modified > 0) & (modified <= _U32), modified, 0).astype(np.uint32),
         "redirect": pa.array(redirects, pa.binary()),
-        "retry_after": np.array([min(page.retry_after_s or 0, _U32) for page in pages], np.uint32),
-        "crawl_delay": np.array([_crawl_delay(page.crawl_delay_ds) for page in pages], np.uint16),
-        "latency": np.array([min(page.latency_ms or 0, _U16) for page in pages], np.uint16),
+        "retry_after": _at_most(_U32, [page.retry_after_s or 0 for page in pages]).astype(np.uint32),
+        "crawl_delay": np.where(delay < 0, CRAWL_DELAY_UNSET, np.minimum(delay, CRAWL_DELAY_UNSET - 1)).astype(
+            np.uint16
+        ),
+        "latency": _at_most(_U16, [page.latency_ms or 0 for page in pages]).astype(np.uint16),
     }
 
 
-def _error(page: PageEvent) -> int:
-    return _ERRORS[page.error] if page.error else FetchError.OTHER
+def _at_most(limit: int, values: list[int]) -> NDArray[np.int64]:
+    return np.minimum(np.array(values, np.int64), limit)
 
 
 def _etag(etag: str) -> bytes:
     encoded = etag.encode()
     return encoded if len(encoded) <= ETAG_LIMIT else b""
-
-
-def _time(seconds: int | None) -> int:
-    """A time that a server stated; one that no record can hold counts as absent."""
-    return seconds if seconds is not None and 0 < seconds <= _U32 else 0
-
-
-def _crawl_delay(deciseconds: int | None) -> int:
-    return CRAWL_DELAY_UNSET if deciseconds is None else min(deciseconds, CRAWL_DELAY_UNSET - 1)
 
 
 def _fingerprints(
