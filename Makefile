@@ -1,0 +1,68 @@
+# Everything from a bare machine with Python 3.11 or newer; `make help` lists the targets.
+# Each venv step leaves a stamp, so that a second call starts at once.
+
+PYTHON ?= python3
+VENV   ?= .venv
+DATA   ?= ./meguri-data
+INPUT  ?= examples/sqlite-docs.jsonl.zst
+ARGS   ?=
+
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+UV     ?= $(or $(wildcard $(BIN)/uv),uv)
+LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+          --custom-compile-command "make lock" pyproject.toml requirements/build.in
+
+SOURCES := libs meguri services tests tools $(wildcard bench/*.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format lock schemas bench-run clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+run: $(VENV)/.run ## run the pipeline over the example, into $(DATA)
+	$(BIN)/meguri run $(INPUT) --data $(DATA) $(ARGS)
+
+test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, ARGS="-n 2" runs two at once
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## style, types and import contracts
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## put the sources into form
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+lock: ## resolve the locks anew (needs uv)
+	@command -v $(UV) >/dev/null || { echo "uv is missing: $(PYTHON) -m pip install uv" >&2; exit 1; }
+	$(LOCK) --output-file requirements/run.lock $(ARGS)
+	$(LOCK) --group pyproject.toml:test --output-file requirements/test.lock $(ARGS)
+	$(LOCK) --group pyproject.toml:dev --output-file requirements/dev.lock $(ARGS)
+
+schemas: $(VENV)/.run ## write docs/schemas from the typed events
+	$(BIN)/python -m meguri_common.events.schemas docs/schemas
+
+bench-run: $(VENV)/.test ## measure `meguri run`
+	$(BIN)/python bench/run.py $(ARGS)
+
+clean: ## remove the venv and what tools have left; data folders stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with PYTHON=/path/to/python3.x" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "this Python can't make a venv with pip: install the package python3-venv (Debian, Ubuntu:" \
+	         "apt-get install python3-venv), or name another one with PYTHON=/path/to/python3.x" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: requirements/%.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes --requirement $<
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
