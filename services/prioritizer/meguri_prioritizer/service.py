@@ -106,7 +106,7 @@ class Prioritizer:
             hosts["budget"][host] = budget_in_force(self._state, host)
 
     def totals(self) -> dict[str, int]:
-        """Cash in units of 2^-32, and counts; minted == held + pool + sent - received + written_off over all partitions."""
+        """Cash in units of 2^-32 and counts; minted == held + pool + sent - received + written_off over all."""
         return {name: int(value) for name, value in zip(bits.TOTALS, self._state.totals, strict=True)}
 
     def look(self, host_key: int, path_key: int) -> dict[str, Any] | None:
