@@ -10,7 +10,7 @@ from meguri_common.errors import DataFolderError
 from meguri_common.records import Source
 from meguri_common.runtime.service import ServiceSpec
 from meguri_common.topics import FRONTIER
-from meguri_common.wire.columns import list_parts, numbers
+from meguri_common.wire.columns import binary_parts, list_parts, numbers
 from meguri_common.wire.envelope import decode
 from meguri_common.wire.schemas import SCHEMAS, RowKind
 from meguri_prioritizer.kernels import flags as bits
@@ -180,12 +180,12 @@ class Prioritizer:
         targets = int(offsets[-1] - offsets[0])
         step.credits.reserve(targets)
         step.votes.reserve(targets)
-        redirect_offsets = batch.column("redirect").value_lengths().to_numpy()
+        redirects = (np.diff(binary_parts(batch.column("redirect"))[0]) > 0).astype(np.uint8)
         fresh = np.empty(len(rows), np.uint8)
         urls, known = state.urls, state.hosts
         apply_visits(
             rows, hosts, host_keys, numbers(batch, "fetched_at"), numbers(batch, "status"), numbers(batch, "error"),
-            numbers(batch, "depth"), (redirect_offsets > 0).astype(np.uint8), offsets, target_host, target_path,
+            numbers(batch, "depth"), redirects, offsets, target_host, target_path,
             urls["cash"], urls["history"], urls["last_visit"], urls["flags"], urls["marks"], urls["reason"],
             urls["depth"], urls["next_held"], urls["host"],
             known["flags"], known["marks"], known["count"], known["budget"], known["held"], known["vouched_at"],
