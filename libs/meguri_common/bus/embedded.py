@@ -8,29 +8,17 @@ one; `barrier` makes all before it durable. One thread at a time.
 from __future__ import annotations
 
 import secrets
-import sqlite3
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meguri_common.bus.draft import Draft
 from meguri_common.bus.port import Assigned, Commit, Lost, Message, TopicPartition
-from meguri_common.bus.sqlite_schema import (
-    OFFSET_BITS,
-    WAL_LIMIT,
-    check_file,
-    connect,
-    create,
-    error_kind,
-    lock,
-    mapped_errors,
-    message_id,
-    slot_of,
-    unlock,
-)
-from meguri_common.errors import BusError, Fenced, MeguriError, OutcomeUnknown, TransactionAborted
+from meguri_common.bus.sqlite_file import SqliteFile
+from meguri_common.bus.sqlite_schema import OFFSET_BITS, mapped_errors, message_id, slot_of
+from meguri_common.errors import BusError, Fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    import sqlite3
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -71,28 +59,12 @@ class EmbeddedBus:
         """
         self.path = path
         self._now = now
-        self._read_only = read_only
-        self._unsynced = True
-        self._broken = ""
         self._epochs: dict[str, int] = {}
         self._generations: dict[str, int] = {}
-        self._lock = None if read_only else lock(path.with_name(f"{path.name}.lock"))
-        connection = None
-        try:
-            with mapped_errors(path):
-                connection = connect(path, read_only=read_only)
-                if read_only:
-                    check_file(connection, path)
-                else:
-                    create(connection, path, {name: (token(), count) for name, count in topics.items()})
-                rows = connection.execute("select name, number, id, partitions from topics").fetchall()
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            if self._lock is not None:
-                unlock(self._lock)
-            raise
-        self._connection = connection
+        made = {} if read_only else {name: (token(), count) for name, count in topics.items()}
+        self._file = SqliteFile(path, made, read_only=read_only)
+        with mapped_errors(path):
+            rows = self._connection.execute("select name, number, id, partitions from topics").fetchall()
         self._topics: dict[str, tuple[int, str, int]] = {name: tuple(rest) for name, *rest in rows}
 
     def partitions(self, topic: str) -> int:
@@ -115,7 +87,7 @@ class EmbeddedBus:
         """See `Bus`; no payload is fetched that isn't returned."""
         slot = self._slot(source)
         low = message_id(slot, 0)
-        with mapped_errors(self.path), self._one_view() as connection:
+        with mapped_errors(self.path), self._file.view() as connection:
             first, following = self._ends(slot)
             if start < first:
                 msg = f"{source}: offset {start} is gone, the log begins at {first}"
@@ -141,43 +113,27 @@ class EmbeddedBus:
 
     def producer(self, transactional_id: str) -> EmbeddedProducer:
         """See `RowBus`."""
-        self._check_writable()
+        self._file.check_writable()
         epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, 0) + 1
         return EmbeddedProducer(self, transactional_id, epoch)
 
     def join(self, group: str, topic: str) -> EmbeddedMember:
         """See `Bus`; the newest member owns all partitions."""
-        self._check_writable()
+        self._file.check_writable()
         partitions = self.partitions(topic)
         generation = self._generations[group] = self._generations.get(group, 0) + 1
         return EmbeddedMember(self, group, topic, generation, tuple(range(partitions)))
 
     def barrier(self) -> None:
         """See `Bus`: a row written under full synchronisation, since an empty transaction syncs nothing."""
-        self._check_writable()
-        if not self._unsynced:
-            return
-        with mapped_errors(self.path):
-            self._connection.execute("pragma synchronous = full")
-        try:
-            with self._transaction() as connection:
-                connection.execute("update barriers set count = count + 1")
-        except (MeguriError, OSError) as problem:
-            # After a failed fsync the kernel may have dropped the pages: a second one would succeed and mean nothing.
-            self._broken = self._broken or str(problem)
-            raise
-        finally:
-            with mapped_errors(self.path):
-                self._connection.execute("pragma synchronous = normal")
-        self._unsynced = False
-        self._bound_log()
+        self._file.barrier()
 
     def trim(self, source: TopicPartition, before: int) -> None:
         """See `Bus`; deletes a bounded part at once and the rest at later calls. The space is used again."""
-        self._check_writable()
+        self._file.check_writable()
         slot = self._slot(source)
         low = message_id(slot, 0)
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             first, following = self._ends(slot)
             first = max(first, min(before, following))
             connection.execute("update ends set first = ? where slot = ? and first < ?", (first, slot, first))
@@ -204,11 +160,11 @@ class EmbeddedBus:
 
     def close(self) -> None:
         """See `Bus`."""
-        with mapped_errors(self.path):
-            self._connection.close()
-        if self._lock is not None:
-            unlock(self._lock)
-            self._lock = None
+        self._file.close()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._file.connection
 
     def _topic(self, topic: str) -> tuple[int, str, int]:
         try:
@@ -241,66 +197,12 @@ class EmbeddedBus:
                 return int(number) + 1
         return high
 
-    def _check_writable(self) -> None:
-        if self._read_only:
-            msg = f"{self.path}: opened to look, not to write"
-            raise BusError(msg)
-        if self._broken:
-            msg = f"{self.path}: a write failed before, so that nothing more is written. Start again. ({self._broken})"
-            raise BusError(msg)
-
-    @contextmanager
-    def _one_view(self) -> Iterator[sqlite3.Connection]:
-        """Several reads of the same state, whatever a writer does meanwhile."""
-        self._connection.execute("begin")
-        try:
-            yield self._connection
-        finally:
-            self._connection.execute("rollback")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A database transaction.
-
-        Raises:
-            TransactionAborted: nothing took effect.
-            OutcomeUnknown: the commit itself failed on the disk; the next start tells.
-        """
-        connection = self._connection
-        try:
-            with mapped_errors(self.path):
-                connection.execute("begin immediate")
-                yield connection
-        except BusError as problem:
-            self._roll_back()
-            raise TransactionAborted(str(problem)) from problem.__cause__
-        except BaseException:
-            self._roll_back()
-            raise
-        try:
-            with mapped_errors(self.path):
-                connection.execute("commit")
-        except MeguriError as problem:
-            self._roll_back()
-            if error_kind(problem.__cause__) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY}:
-                raise TransactionAborted(str(problem)) from problem.__cause__
-            self._broken = str(problem)
-            raise OutcomeUnknown(self._broken) from problem.__cause__
-        self._unsynced = True
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            try:
-                self._connection.execute("rollback")
-            except sqlite3.Error as problem:
-                self._broken = str(problem)
-
     def _commit(self, draft: Draft) -> None:
         """Make a transaction take effect."""
-        self._check_writable()
+        self._file.check_writable()
         ends: dict[int, int] = {}
         messages: list[tuple[int, int, bytes, bytes]] = []
-        with self._transaction() as connection:
+        with self._file.transaction() as connection:
             for target, payload, headers, at in draft.messages:
                 slot = self._slot(target)
                 offset = ends[slot] if slot in ends else self._ends(slot)[1]
@@ -327,19 +229,6 @@ class EmbeddedBus:
             connection.executemany(
                 "delete from named_rows where key = ?", [(key,) for key, value in draft.rows.items() if value is None]
             )
-
-    def _bound_log(self) -> None:
-        """Start the write-ahead log anew if readers have kept it from that for too long."""
-        try:
-            size = self.path.with_name(f"{self.path.name}-wal").stat().st_size
-        except FileNotFoundError:
-            return
-        if size > 2 * WAL_LIMIT:
-            # Waits for readers in the middle of a read; it gives up, and is tried again, if one stays there.
-            with mapped_errors(self.path):
-                self._connection.execute("pragma busy_timeout = 1000")
-                self._connection.execute("pragma wal_checkpoint(truncate)").fetchall()
-                self._connection.execute("pragma busy_timeout = 30000")
 
 
 class EmbeddedMember:
@@ -387,7 +276,7 @@ class EmbeddedProducer:
     def begin(self) -> None:
         """See `Producer`."""
         self._check_epoch()
-        self._bus._check_writable()  # noqa: SLF001 - bus and producer are one module
+        self._bus._file.check_writable()  # noqa: SLF001 - bus and producer are one module
         if self._draft is not None:
             msg = f"{self._transactional_id}: a transaction is open already"
             raise BusError(msg)

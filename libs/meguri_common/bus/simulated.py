@@ -2,18 +2,18 @@
 
 Each instance works through a view of its own (`SimulatedBus.view`). Every call of a view first calls an injected hook,
 at which a test may switch to another instance or end the caller. Faults are drawn from an injected generator:
-commits that abort, commits whose outcome is unknown and settles one way or the other, transactions that time out,
-rebalances that take partitions from paused instances, and power failures that undo all since the last barrier.
+commits that abort, commits whose outcome is unknown and settles one way or the other, now or later, transactions
+that time out, rebalances that take partitions from paused instances, and power failures that undo all since the
+last barrier.
 """
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from meguri_common.bus.port import Assigned, Commit, Lost, Message, Revoked, TopicPartition
+from meguri_common.bus.port import Commit, Message, TopicPartition
+from meguri_common.bus.simulated_groups import Group, Membership
+from meguri_common.bus.simulated_state import Faults, SimulatedState, Transaction
 from meguri_common.errors import BusError, Fenced, OutcomeUnknown, TransactionAborted
 
 if TYPE_CHECKING:
@@ -24,48 +24,17 @@ if TYPE_CHECKING:
 
     from meguri_common.bus.port import Member, MembershipEvent
 
-__all__ = ["Faults", "SimulatedBus", "SimulatedMember", "SimulatedProducer", "View"]
+__all__ = ["Faults", "InstanceDead", "SimulatedBus", "SimulatedMember", "SimulatedProducer", "View"]
+
+_WAITS = 100_000
+"""Times that `committed` asks again before it gives up, as a client's own timeout would."""
 
 
-@dataclass
-class Faults:
-    """How often what fails. All zero: a bus that never does."""
-
-    abort: float = 0.0
-    """Share of commits that abort."""
-    unknown: float = 0.0
-    """Share of commits whose outcome the producer isn't told."""
-    timeout: int = 0
-    """Ticks after which an open transaction is settled by the bus and its producer fenced; 0: never."""
-    fencing: bool = True
-    """Whether offsets of an old generation are refused; off in tests of the simulation itself."""
+class InstanceDead(BaseException):
+    """The caller belongs to an instance that has been killed: nothing of it may run on."""
 
 
-@dataclass
-class _Log:
-    messages: list[Message] = field(default_factory=list)
-    first: int = 0
-    next: int = 0
-
-
-@dataclass
-class _Transaction:
-    born: int
-    published: list[tuple[TopicPartition, bytes, bytes, int]] = field(default_factory=list)
-    commits: dict[tuple[str, TopicPartition], Commit] = field(default_factory=dict)
-    rows: list[tuple[str, bytes | None]] = field(default_factory=list)
-    undecided: bool = False
-
-
-@dataclass
-class _Group:
-    topic: str
-    generation: int = 0
-    owners: dict[int, SimulatedMember] = field(default_factory=dict)
-    members: list[SimulatedMember] = field(default_factory=list)
-
-
-class SimulatedBus:
+class SimulatedBus(SimulatedState):
     """The state that all views share, and the controls of the simulation."""
 
     def __init__(
@@ -83,112 +52,57 @@ class SimulatedBus:
             topics: number of partitions by name.
             rng: draws the faults.
             now: clock for append times, epoch seconds.
-            faults: how often what fails.
-            before: called with operation and instance before each call of a view.
+            faults: how often what fails; may be changed at any time.
+            before: called with operation and instance before each call of a view. It may switch to other instances,
+                or raise.
         """
-        self.faults = faults or Faults()
+        super().__init__(topics, rng, faults or Faults())
         self.before = before
-        self.struck: Counter[str] = Counter()
-        """How often each fault really happened."""
-        self.rng = rng
         self.now = now
-        self.topics = dict(topics)
-        self.logs = {TopicPartition(name, part): _Log() for name, count in topics.items() for part in range(count)}
-        self.commits: dict[tuple[str, TopicPartition], Commit] = {}
-        self.rows: dict[str, bytes] = {}
-        self.transactions: dict[str, _Transaction] = {}
-        self.epochs: dict[str, int] = {}
-        self.groups: dict[str, _Group] = {}
-        self.ticks = 0
-        self._durable: tuple[dict[TopicPartition, _Log], dict[tuple[str, TopicPartition], Commit], dict[str, bytes]]
-        self.make_durable()
+        self.groups: dict[str, Group] = {}
+        self._views: list[View] = []
 
     def view(self, instance: str) -> View:
-        """The bus as one instance sees it."""
-        return View(self, instance)
+        """The bus as one instance sees it; a new view is a new life of the instance."""
+        made = View(self, instance)
+        self._views.append(made)
+        return made
 
-    def tick(self) -> None:
-        """Let time pass: transactions that have been open for too long are settled, their producers fenced."""
-        self.ticks += 1
-        for name, transaction in list(self.transactions.items()):
-            if self.faults.timeout and self.ticks - transaction.born > self.faults.timeout:
-                self.struck["transaction timed out"] += 1
-                self.settle(name)
-                self.epochs[name] += 1
+    def kill(self, instance: str) -> None:
+        """End an instance: its views raise `InstanceDead` from now on, its open transactions stay as they are.
 
-    def settle(self, name: str, *, effect: bool | None = None) -> None:
-        """End a transaction: an undecided one either way, an open one without effect."""
-        transaction = self.transactions.pop(name, None)
-        if transaction is None or not transaction.undecided:
-            return
-        takes_effect = self.rng.random() < 0.5 if effect is None else effect  # noqa: PLR2004 - either way
-        self.struck["unknown outcome: committed" if takes_effect else "unknown outcome: aborted"] += 1
-        if takes_effect:
-            self.take_effect(transaction)
-
-    def take_effect(self, transaction: _Transaction) -> None:
-        """Make a transaction's messages, commits and rows visible."""
-        for target, payload, headers, at in transaction.published:
-            log = self.logs[target]
-            log.messages.append(Message(log.next, payload, headers, at))
-            log.next += 1
-        self.commits.update(transaction.commits)
-        for key, value in transaction.rows:
-            if value is None:
-                self.rows.pop(key, None)
-            else:
-                self.rows[key] = value
-
-    def held(self, group: str, source: TopicPartition) -> bool:
-        """Whether a transaction that isn't settled holds an offset of the partition."""
-        return any((group, source) in transaction.commits for transaction in self.transactions.values())
-
-    def make_durable(self) -> None:
-        """All committed so far survives a power failure."""
-        logs = {source: _Log(list(log.messages), log.first, log.next) for source, log in self.logs.items()}
-        self._durable = (logs, dict(self.commits), dict(self.rows))
+        Its partitions go to others at the group's next rebalance.
+        """
+        self.struck["killed"] += 1
+        for view in [view for view in self._views if view.instance == instance]:
+            view.dead = True
+            self._views.remove(view)
+        for group in self.groups.values():
+            for member in group.members:
+                if member.instance == instance:
+                    member.dead = True
 
     def power_failure(self) -> None:
         """Undo all since the last barrier. The caller ends every instance."""
         self.struck["power failure"] += 1
-        logs, commits, rows = copy.copy(self._durable)
-        self.logs = {source: _Log(list(log.messages), log.first, log.next) for source, log in logs.items()}
-        self.commits, self.rows = dict(commits), dict(rows)
-        self.transactions.clear()
-        self.groups.clear()
+        self.lose_power()
+        for group in self.groups.values():
+            group.clear()
 
     def rebalance(self, name: str, *, without: Iterable[str] = ()) -> None:
         """Share a group's partitions out anew, some staying where they are.
 
         Args:
-            name: the group.
-            without: instances that are taken for lost; they are told when they poll again.
+            name: the group; nothing happens if nobody has joined it yet.
+            without: instances that are taken for lost (paused ones): others get what they had at once.
         """
-        group = self.groups.get(name)
-        if group is None or not group.members:
-            return
-        group.generation += 1
-        gone = set(without)
-        live = [member for member in group.members if member.instance not in gone] or group.members
-        for member in group.members:
-            if member not in live:
-                member.events.append(Lost(tuple(sorted(member.owned))))
-                member.owned.clear()
-        for partition in range(self.topics[group.topic]):
-            owner = group.owners.get(partition)
-            stays = owner in live and self.rng.random() < 0.6  # noqa: PLR2004 - most partitions stay
-            heir = owner if stays and owner is not None else self.rng.choice(live)
-            if heir is owner and partition in heir.owned:
-                continue
-            if owner is not None and owner is not heir and partition in owner.owned:
-                owner.owned.discard(partition)
-                asked = owner in live and self.rng.random() < 0.5  # noqa: PLR2004 - either way
-                owner.events.append(Revoked((partition,)) if asked else Lost((partition,)))
-            group.owners[partition] = heir
-            heir.owned.add(partition)
-            heir.events.append(Assigned((partition,)))
-        for member in live:
-            member.generation = group.generation
+        if name in self.groups:
+            self.struck["rebalance"] += 1
+            self.groups[name].rebalance(frozenset(without))
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and make it anew: another identity, offsets from 0, no positions."""
+        self.make_anew(topic)
 
 
 class View:
@@ -197,23 +111,35 @@ class View:
     def __init__(self, bus: SimulatedBus, instance: str) -> None:
         self.bus = bus
         self.instance = instance
+        self.dead = False
 
     def before(self, operation: str) -> None:
-        """Call the hook."""
-        self.bus.before(operation, self.instance)
+        """Call the hook.
+
+        Raises:
+            InstanceDead: the instance has been killed, maybe while others ran.
+        """
+        if not self.dead:
+            self.bus.before(operation, self.instance)
+        if self.dead:
+            raise InstanceDead(self.instance)
 
     def partitions(self, topic: str) -> int:
         """See `Bus`."""
+        self.before("bus.partitions")
+        self.bus.log(TopicPartition(topic, 0))
         return self.bus.topics[topic]
 
     def topic_id(self, topic: str) -> str:
         """See `Bus`."""
-        return f"id-{topic}"
+        self.before("bus.topic_id")
+        self.bus.log(TopicPartition(topic, 0))
+        return self.bus.topic_ids[topic]
 
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
         """See `Bus`."""
         self.before("bus.watermarks")
-        log = self._log(source)
+        log = self.bus.log(source)
         return log.first, log.next
 
     def read(
@@ -221,26 +147,40 @@ class View:
     ) -> list[Message]:
         """See `Bus`."""
         self.before("bus.read")
-        log = self._log(source)
+        log = self.bus.log(source)
         if start < log.first:
             msg = f"{source}: offset {start} is gone, the log begins at {log.first}"
             raise BusError(msg)
         out: list[Message] = []
         size = 0
-        for message in log.messages[start - log.first :]:
+        for at in range(log.index(start), len(log.messages)):
+            message = log.messages[at]
             if end is not None and message.offset >= end:
                 break
             out.append(message)
-            size += len(memoryview(message.payload))
+            size += memoryview(message.payload).nbytes
             if max_bytes is not None and size >= max_bytes:
                 break
         return out
 
     def committed(self, group: str, source: TopicPartition) -> Commit | None:
-        """See `Bus`: waits until no transaction holds an offset of the partition."""
+        """See `Bus`: waits until no transaction holds an offset of the partition; each turn is a tick.
+
+        Raises:
+            BusError: nobody settles it.
+        """
         self.before("bus.committed")
-        while self.bus.held(group, source):
+        self.bus.log(source)
+        waits = 0
+        while self.bus.faults.stable and self.bus.held(group, source):
+            if not waits:
+                self.bus.struck["waited for a stable offset"] += 1
+            waits += 1
+            if waits > _WAITS:
+                msg = f"{source}: a transaction holds an offset of group {group}, and nobody settles it"
+                raise BusError(msg)
             self.before("bus.committed.wait")
+            self.bus.tick()
         return self.bus.commits.get((group, source))
 
     def producer(self, transactional_id: str) -> SimulatedProducer:
@@ -251,18 +191,14 @@ class View:
         return SimulatedProducer(self, transactional_id, epoch)
 
     def join(self, group: str, topic: str) -> SimulatedMember:
-        """See `Bus`."""
+        """See `Bus`; an earlier life of this instance is over."""
         self.before("bus.join")
-        shared = self.bus.groups.setdefault(group, _Group(topic))
-        # An earlier life of this instance is gone: its partitions are free.
-        for old in [member for member in shared.members if member.instance == self.instance]:
-            shared.members.remove(old)
-            for partition in [part for part, owner in shared.owners.items() if owner is old]:
-                del shared.owners[partition]
-            old.owned.clear()
+        self.bus.log(TopicPartition(topic, 0))
+        shared = self.bus.groups.get(group)
+        if shared is None:
+            shared = self.bus.groups[group] = Group(topic, self.bus.topics[topic], self.bus.rng)
         member = SimulatedMember(self, group, topic)
-        shared.members.append(member)
-        self.bus.rebalance(group)
+        shared.join(member.membership)
         return member
 
     def barrier(self) -> None:
@@ -273,11 +209,8 @@ class View:
     def trim(self, source: TopicPartition, before: int) -> None:
         """See `Bus`."""
         self.before("bus.trim")
-        log = self._log(source)
-        if before > log.first:
-            cut = min(before, log.next)
-            log.messages = [message for message in log.messages if message.offset >= cut]
-            log.first = cut
+        log = self.bus.log(source)
+        log.first = max(log.first, min(before, log.next))
 
     def get(self, key: str) -> bytes | None:
         """See `RowBus`."""
@@ -292,45 +225,25 @@ class View:
     def close(self) -> None:
         """See `Bus`."""
 
-    def _log(self, source: TopicPartition) -> _Log:
-        try:
-            return self.bus.logs[source]
-        except KeyError:
-            msg = f"no partition {source}"
-            raise BusError(msg) from None
-
 
 class SimulatedMember:
     """See `bus.port.Member`."""
 
     def __init__(self, view: View, group: str, topic: str) -> None:
         self._view = view
-        self.instance = view.instance
         self.group = group
         self.topic = topic
-        self.generation = 0
-        self.owned: set[int] = set()
-        self.events: list[MembershipEvent] = []
+        self.membership = Membership(view.instance)
 
     def poll(self) -> Sequence[MembershipEvent]:
-        """See `Member`."""
+        """See `Member`; partitions it was asked to give up are given up when it polls again."""
         self._view.before("member.poll")
-        group = self._view.bus.groups.get(self.group)
-        if group is not None and self in group.members and not self.owned and self.generation < group.generation:
-            # Taken for lost, and back: it joins again as it is, without partitions until the next rebalance.
-            self.generation = group.generation
-        events, self.events = self.events, []
-        return events
+        return self._view.bus.groups[self.group].poll(self.membership)
 
     def leave(self) -> None:
         """See `Member`."""
         self._view.before("member.leave")
-        group = self._view.bus.groups.get(self.group)
-        if group is not None and self in group.members:
-            group.members.remove(self)
-            group.owners = {part: owner for part, owner in group.owners.items() if owner is not self}
-            self.owned.clear()
-            self._view.bus.rebalance(self.group)
+        self._view.bus.groups[self.group].leave(self.membership)
 
 
 class SimulatedProducer:
@@ -341,6 +254,7 @@ class SimulatedProducer:
         self._bus = view.bus
         self._id = transactional_id
         self._epoch = epoch
+        self._unknown = False
 
     def begin(self) -> None:
         """See `Producer`."""
@@ -349,81 +263,84 @@ class SimulatedProducer:
         if self._id in self._bus.transactions:
             msg = f"{self._id}: a transaction is open already"
             raise BusError(msg)
-        self._bus.transactions[self._id] = _Transaction(self._bus.ticks)
+        self._bus.transactions[self._id] = Transaction(born=self._bus.ticks)
 
     def publish(self, target: TopicPartition, payload: Buffer, *, headers: bytes = b"", at: int | None = None) -> None:
         """See `Producer`."""
         self._view.before("producer.publish")
-        if target not in self._bus.logs:
-            msg = f"no partition {target}"
-            raise BusError(msg)
-        when = int(self._bus.now()) if at is None else at
-        self._open().published.append((target, bytes(payload), headers, when))
+        transaction = self._open()
+        self._bus.log(target)
+        transaction.publish(target, payload, headers, int(self._bus.now()) if at is None else at)
 
     def commit_offsets(self, member: Member, commits: Mapping[int, Commit]) -> None:
-        """See `Producer`."""
+        """See `Producer`; a fenced member's transaction is given up."""
         self._view.before("producer.commit_offsets")
         transaction = self._open()
-        group = self._bus.groups.get(member.group)
-        current = (
-            group is not None and getattr(member, "generation", None) == group.generation and member in group.members
-        )
-        if self._bus.faults.fencing and not current:
+        assert isinstance(member, SimulatedMember), "members and producers are of one bus"
+        if self._bus.faults.fencing and not self._bus.groups[member.group].current(member.membership):
             self._bus.struck["fenced by generation"] += 1
-            del self._bus.transactions[self._id]
-            msg = f"{self._id}: generation of {member.group} has moved on"
+            self._bus.settle(self._id)
+            msg = f"{self._id}: the generation of {member.group} has moved on"
             raise Fenced(msg)
-        for partition, commit in commits.items():
-            transaction.commits[member.group, TopicPartition(member.topic, partition)] = commit
+        for partition in commits:
+            self._bus.log(TopicPartition(member.topic, partition))
+        transaction.commit_offsets(member.group, member.topic, commits)
 
     def put(self, key: str, value: bytes) -> None:
         """See `RowProducer`."""
         self._view.before("producer.put")
-        self._open().rows.append((key, bytes(value)))
+        self._open().put(key, value)
 
     def delete(self, keys: Iterable[str]) -> None:
         """See `RowProducer`."""
         self._view.before("producer.delete")
-        self._open().rows.extend((key, None) for key in keys)
+        self._open().delete(keys)
 
     def commit(self) -> None:
         """See `Producer`: may abort, or leave the caller without an answer."""
         self._view.before("producer.commit")
         transaction = self._open()
-        draw, faults = self._bus.rng.random(), self._bus.faults
+        draw, faults, rng = self._bus.rng.random(), self._bus.faults, self._bus.rng
         if draw < faults.unknown:
             self._bus.struck["unknown outcome"] += 1
-            transaction.undecided = True
-            fate = self._bus.rng.choice([True, False, None])
-            if fate is not None:
-                self._bus.settle(self._id, effect=fate)
+            transaction.undecided = self._unknown = True
+            fate = rng.choice(["committed", "aborted", "later", "left"])
+            if fate in {"committed", "aborted"}:
+                self._bus.settle(self._id, effect=fate == "committed")
+            elif fate == "later":
+                transaction.settles_at = self._bus.ticks + rng.randint(1, faults.settle_within)
             msg = f"{self._id}: no answer to the commit"
             raise OutcomeUnknown(msg)
-        del self._bus.transactions[self._id]
         if draw < faults.unknown + faults.abort:
             self._bus.struck["aborted"] += 1
+            self._bus.settle(self._id)
             msg = f"{self._id}: the commit was refused"
             raise TransactionAborted(msg)
+        del self._bus.transactions[self._id]
         self._bus.take_effect(transaction)
         self._view.before("producer.committed")
 
     def abort(self) -> None:
-        """See `Producer`."""
+        """See `Producer`; it can't take back a commit whose outcome is unknown."""
         self._view.before("producer.abort")
-        if self._bus.epochs.get(self._id) == self._epoch:
-            self._bus.transactions.pop(self._id, None)
+        transaction = self._bus.transactions.get(self._id)
+        if self._bus.epochs[self._id] == self._epoch and transaction is not None and not transaction.undecided:
+            self._bus.settle(self._id)
 
     def close(self) -> None:
         """See `Producer`."""
         self.abort()
 
     def _check(self) -> None:
-        if self._bus.epochs.get(self._id) != self._epoch:
+        if self._bus.epochs[self._id] != self._epoch:
             self._bus.struck["fenced by epoch"] += 1
-            msg = f"{self._id}: a newer producer of this name has taken over"
+            msg = f"{self._id}: a newer producer of this name has taken over, or the transaction timed out"
             raise Fenced(msg)
+        if self._unknown:
+            msg = f"{self._id}: the outcome of the last commit is unknown: take a new producer"
+            raise BusError(msg)
 
-    def _open(self) -> _Transaction:
+    def _open(self) -> Transaction:
         self._check()
         try:
             return self._bus.transactions[self._id]

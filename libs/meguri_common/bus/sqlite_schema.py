@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "BUSY_SECONDS",
     "OFFSET_BITS",
     "WAL_LIMIT",
     "check_file",
@@ -40,7 +41,8 @@ _CHECKPOINT_PAGES = 2048
 """Pages (32 MiB) of write-ahead log after which a commit carries them over to the file."""
 WAL_LIMIT = 64 << 20
 """Bytes to which the write-ahead log is cut back once it has been carried over."""
-_BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0
+"""How long a locked file is waited for: a checkpoint or a recovery by another process is soon over."""
 
 _TABLES = """
 create table topics (number integer primary key, name text unique, id text not null, partitions integer not null);
@@ -116,7 +118,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
-        timeout=_BUSY_SECONDS,
+        timeout=BUSY_SECONDS,
         check_same_thread=False,
     )
     try:
