@@ -13,8 +13,6 @@ UV     ?= $(or $(wildcard $(BIN)/uv),uv)
 LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
           --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
-SOURCES := libs meguri services tests tools $(wildcard bench/*.py)
-
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format lock schemas bench-run clean
 .DELETE_ON_ERROR:
@@ -29,14 +27,14 @@ test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, ARGS="-n 2" runs t
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev ## style, types and import contracts
-	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## put the sources into form
-	$(BIN)/ruff check --fix $(SOURCES)
-	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lock: ## resolve the locks anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "uv is missing: $(PYTHON) -m pip install uv" >&2; exit 1; }
@@ -52,7 +50,7 @@ bench-run: $(VENV)/.test ## measure `meguri run`
 
 clean: ## remove the venv and what tools have left; data folders stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find libs meguri services tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
