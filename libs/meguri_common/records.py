@@ -116,6 +116,8 @@ class VisitFlag(IntFlag):
     """A redirect status whose target is the URL itself: counts as a failure."""
     EMPTY_BODY = 8
     """Text was given and holds no token: counted as a crawl, without a verdict."""
+    SOFT_404 = 16
+    """A 2xx whose body is the host's "not found" template: the URL is gone."""
 
 
 class UpdateField(IntFlag):

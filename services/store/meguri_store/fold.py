@@ -1,0 +1,211 @@
+"""Folding a visit's outcome into a URL's record: the state machine of recrawling, as pure functions over columns.
+
+Rows of records and visits are aligned: row i of the visits is folded into row i of the records, so a URL comes once a
+call; several visits of one URL are folded in rounds, in inbox order. `now` is the visit's hour, never the clock.
+
+Rescheduling is flat: a fetch that brought a usable answer is due again after a fixed gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meguri_common.records import FetchError, ParkReason, Status, VisitFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["FOLDED", "VISIT_FACTS", "FoldRules", "Folded", "first_hour", "fold_visits", "observe_change"]
+
+Columns = dict[str, "NDArray[Any]"]
+
+FOLDED = (
+    "status",
+    "first_seen",
+    "last_crawled",
+    "last_changed",
+    "next_due",
+    "crawl_count",
+    "change_count",
+    "no_change_streak",
+    "last_modified",
+    "content_fp",
+    "simhash",
+    "http_status",
+    "retry_count",
+    "error_count",
+    "reason",
+)
+"""Numeric columns of a record that a fold reads or writes."""
+
+VISIT_FACTS = ("fetched_at", "status", "error", "flags", "content_fp", "simhash", "last_modified", "retry_after")
+"""Numeric columns of a visit that a fold reads."""
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_GONE = 410
+_NOT_MODIFIED = 304
+_ERRORS = 400
+_OK = 2
+_LONGEST_BACKOFF = 168
+_NEAR_BITS = 3
+_HOUR = 3600
+_MOST_HOURS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class FoldRules:
+    """Parameters of the fold."""
+
+    flat_gap: int = 168
+    """Hours from a fetch to the next one."""
+    max_retries: int = 5
+    """The failure in a row at which a URL is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a round of visits made of the records."""
+
+    records: Columns
+    """The columns `FOLDED`, new arrays."""
+    crawled: NDArray[np.bool_]
+    """Visits that count as a crawl."""
+    failed: NDArray[np.bool_]
+    """Visits that count as an error."""
+    takes_etag: NDArray[np.bool_]
+    """Records that take over the visit's etag."""
+    takes_redirect: NDArray[np.bool_]
+    """Records that take over the visit's redirect target."""
+    drops_redirect: NDArray[np.bool_]
+    """Records whose stored redirect target is no longer what the URL answers with."""
+
+
+def first_hour(seconds: NDArray[Any]) -> NDArray[np.uint32]:
+    """The hour at which something said at `seconds` becomes due: never 0, which would mean "never"."""
+    hours: NDArray[np.uint32] = np.maximum(seconds // _HOUR, 1).astype(np.uint32)
+    return hours
+
+
+def observe_change(
+    old_fp: NDArray[np.uint64],
+    old_simhash: NDArray[np.uint64],
+    new_fp: NDArray[np.uint64],
+    new_simhash: NDArray[np.uint64],
+    not_modified: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Whether fetches showed a real change: both bodies are known, differ, and aren't near one another; all (n,)."""
+    compared = (old_fp != 0) & (new_fp != 0) & (old_fp != new_fp) & ~not_modified
+    changed: NDArray[np.bool_] = compared & ~_near(old_simhash, new_simhash)
+    return changed
+
+
+def _near(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether simhashes differ in few bits; one that isn't there is near nothing."""
+    near: NDArray[np.bool_] = (left != 0) & (right != 0) & (np.bitwise_count(left ^ right) <= _NEAR_BITS)
+    return near
+
+
+def _add(values: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
+    """Count one up where `rows`, saturating at the width."""
+    most = np.iinfo(values.dtype).max
+    counted: NDArray[Any] = values + (rows & (values < most)).astype(values.dtype)
+    return counted
+
+
+def _later(hour: NDArray[np.int64], gap: NDArray[np.int64] | int) -> NDArray[np.uint32]:
+    hours: NDArray[np.uint32] = np.minimum(hour + gap, _MOST_HOURS).astype(np.uint32)
+    return hours
+
+
+def fold_visits(
+    records: Mapping[str, NDArray[Any]],
+    visits: Mapping[str, NDArray[Any]],
+    has_etag: NDArray[np.bool_],
+    has_redirect: NDArray[np.bool_],
+    rules: FoldRules,
+) -> Folded:
+    """Fold one visit into each record.
+
+    Args:
+        records: the columns `FOLDED`, shape (n,), dtypes of the store's schema.
+        visits: the columns `VISIT_FACTS`, shape (n,), dtypes of the wire's schema; times in epoch seconds.
+        has_etag: whether the visit gave one, (n,).
+        has_redirect: whether the visit gave a redirect target that is a URL of the frontier, (n,).
+        rules: parameters.
+    """
+    new = {name: records[name].copy() for name in FOLDED}
+    code, flags = visits["status"], visits["flags"]
+    hour = visits["fetched_at"].astype(np.int64) // _HOUR
+    was_gone = records["status"] == Status.GONE
+
+    # What kind of answer it was. The order: not modified, redirect, failure, else success.
+    answered = code != 0
+    forbidden = ~answered & (visits["error"] == FetchError.ROBOTS)
+    unmodified = answered & ((code == _NOT_MODIFIED) | (flags & VisitFlag.NOT_MODIFIED != 0))
+    judged = answered & ~unmodified
+    redirecting = judged & np.isin(code, _REDIRECTS)
+    circular = redirecting & (flags & VisitFlag.REDIRECT_SELF != 0)
+    removed = judged & (code == _GONE)
+    failed = (~answered & ~forbidden) | circular | (judged & (code >= _ERRORS) & ~removed)
+    fetched = judged & (code // 100 == _OK)
+    template = fetched & (flags & VisitFlag.SOFT_404 != 0)
+    crawled = answered & ~failed & ~removed
+    body = fetched & ~template & (visits["content_fp"] != 0) & (flags & VisitFlag.EMPTY_BODY == 0)
+
+    new["http_status"][:] = code
+
+    # Fetches that brought a usable answer.
+    new["retry_count"][crawled] = 0
+    unseen = crawled & (records["first_seen"] == 0)
+    new["first_seen"][unseen] = hour[unseen]
+    new["last_crawled"][crawled] = hour[crawled]
+    new["crawl_count"] = _add(records["crawl_count"], crawled)
+    dated = crawled & (visits["last_modified"] != 0)
+    new["last_modified"][dated] = visits["last_modified"][dated]
+
+    # What the body says about change.
+    compared = body & (records["content_fp"] != 0)
+    changed = body & observe_change(
+        records["content_fp"], records["simhash"], visits["content_fp"], visits["simhash"], unmodified
+    )
+    stored = body & (records["content_fp"] != visits["content_fp"])
+    new["content_fp"][stored] = visits["content_fp"][stored]
+    new["simhash"][stored] = visits["simhash"][stored]
+    new["change_count"] = _add(records["change_count"], changed)
+    new["last_changed"][changed] = hour[changed]
+    new["no_change_streak"] = _add(records["no_change_streak"], unmodified | (compared & ~changed))
+    new["no_change_streak"][changed] = 0
+
+    # Failures.
+    new["error_count"] = _add(records["error_count"], failed | removed)
+    new["retry_count"] = _add(new["retry_count"], failed)
+    given_up = failed & (new["retry_count"] >= rules.max_retries)
+    backoff = np.minimum(1 << np.clip(new["retry_count"].astype(np.int64) - 1, 0, 10), _LONGEST_BACKOFF)
+    asked = -(-(visits["fetched_at"].astype(np.int64) % _HOUR + visits["retry_after"]) // _HOUR)
+    asked = np.where(visits["retry_after"] != 0, np.minimum(asked, _LONGEST_BACKOFF), 0)
+
+    # Status and schedule; the terminal verdict is taken last, and no gone row is ever scheduled.
+    new["status"][crawled] = Status.CRAWLED
+    new["next_due"][crawled] = _later(hour, rules.flat_gap)[crawled]
+    new["status"][failed] = np.where(records["crawl_count"] > 0, Status.DUE_RECRAWL, Status.SCHEDULED)[failed]
+    new["next_due"][failed] = _later(hour, np.maximum(backoff, asked))[failed]
+    new["status"][forbidden] = Status.EXCLUDED_ROBOTS
+    new["next_due"][forbidden] = 0
+    gone = removed | template | given_up | (was_gone & ~fetched)
+    new["status"][gone] = Status.GONE
+    new["next_due"][gone] = 0
+    new["reason"][:] = ParkReason.NONE
+
+    return Folded(
+        new,
+        crawled=crawled,
+        failed=failed | removed,
+        takes_etag=crawled & has_etag,
+        takes_redirect=redirecting & ~circular & has_redirect,
+        drops_redirect=crawled & ~unmodified & ~(redirecting & has_redirect),
+    )

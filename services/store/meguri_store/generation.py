@@ -1,0 +1,192 @@
+"""Generations: immutable folders of a shard's records.
+
+    urls.parquet    one row per URL, ordered by (host_key, url)
+    hosts.parquet   one row per host group, ordered by host_key
+    seen.filter     filter over the keys of all URLs
+    meta.json       what the others hold
+
+A generation that is open stays readable after its names are gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from meguri_common.errors import CorruptGeneration
+from meguri_common.identity import CampaignIdentity  # noqa: TC001 - msgspec resolves the field's type at run time
+from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from meguri_common.runtime.files import FileSystem
+    from meguri_common.runtime.snapshots import FileRef
+
+__all__ = ["FILES", "FileMark", "Generation", "GroupMeta", "Meta", "shard_folder"]
+
+FILES = {"urls": "urls.parquet", "hosts": "hosts.parquet", "filter": "seen.filter", "meta": "meta.json"}
+"""Names of a generation's files, by their role in a snapshot."""
+
+VERSION = 1
+"""Layout of a generation; others are refused."""
+
+
+def shard_folder(partition: int) -> str:
+    """The folder of a shard, below the data root."""
+    return f"store/shard-{partition:05d}"
+
+
+class FileMark(msgspec.Struct, frozen=True):
+    """How a file can be recognised."""
+
+    size: int
+    checksum: str
+    """xxh64 of the content, hex."""
+
+
+class GroupMeta(msgspec.Struct, frozen=True):
+    """A row group of urls.parquet."""
+
+    rows: int
+    first_host: int
+    last_host: int
+    first_due: int
+    """Least hour at which a row of it is due; 0 = none ever is."""
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """meta.json."""
+
+    version: int = VERSION
+    partition: int
+    offset: int
+    """Next offset of the inbox after what went into the records."""
+    sequence: int
+    """Orders generations of one offset."""
+    identity: CampaignIdentity
+    urls: int
+    hosts: int
+    by_status: tuple[int, ...]
+    """URLs by status code."""
+    by_reason: tuple[int, ...]
+    """Parked URLs by reason code."""
+    due_by_day: dict[int, int]
+    """URLs by the day (hour // 24) at which they are due; those that never are don't count."""
+    inserted: int
+    """URLs that the base didn't have."""
+    updated: int
+    """URLs of the base about which something was said."""
+    carried: int
+    """URLs of the base that are as they were."""
+    groups: tuple[GroupMeta, ...]
+    files: dict[str, FileMark]
+    """The other files, by name."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation, open for reading. What it is made of is immutable."""
+
+    folder: str
+    meta: Meta
+    _files: FileSystem
+    _urls: pq.ParquetFile
+    _hosts: pq.ParquetFile
+
+    @classmethod
+    def open(cls, files: FileSystem, folder: str, identity: CampaignIdentity) -> Generation:
+        """Open a generation; sizes, headers and counts are checked, the pages aren't.
+
+        Raises:
+            CorruptGeneration: a file is missing, cut short, or contradicts meta.json.
+            CampaignMismatch: it belongs to another campaign.
+        """
+        path = f"{folder}/{FILES['meta']}"
+        try:
+            body = files.read(path)
+            version = msgspec.json.decode(body, type=dict).get("version")
+            if version != VERSION:
+                msg = f"{path}: layout {version}, this program reads {VERSION}: use the release that wrote it"
+                raise CorruptGeneration(msg)
+            meta = msgspec.json.decode(body, type=Meta)
+        except (OSError, msgspec.DecodeError) as problem:
+            msg = f"{path}: can't be read: {problem}"
+            raise CorruptGeneration(msg) from problem
+        identity.check(meta.identity, path)
+        for name, mark in meta.files.items():
+            size = files.size(f"{folder}/{name}")
+            if size != mark.size:
+                msg = f"{folder}/{name}: {size} bytes instead of {mark.size}" if size is not None else "is missing"
+                raise CorruptGeneration(msg if size is not None else f"{folder}/{name}: is missing")
+        urls = _open(files, f"{folder}/{FILES['urls']}", URL_SCHEMA, meta.urls)
+        hosts = _open(files, f"{folder}/{FILES['hosts']}", HOST_SCHEMA, meta.hosts)
+        if [urls.metadata.row_group(at).num_rows for at in range(urls.num_row_groups)] != [
+            group.rows for group in meta.groups
+        ]:
+            msg = f"{folder}/{FILES['urls']}: its row groups aren't those of {FILES['meta']}"
+            raise CorruptGeneration(msg)
+        return cls(folder, meta, files, urls, hosts)
+
+    @property
+    def groups(self) -> int:
+        """Number of row groups of URLs."""
+        return len(self.meta.groups)
+
+    def host_range(self, group: int) -> tuple[int, int]:
+        """First and last host key of a row group."""
+        return self.meta.groups[group].first_host, self.meta.groups[group].last_host
+
+    def urls(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """A row group of URLs, all columns or some.
+
+        Raises:
+            CorruptGeneration: it can't be decoded; names the rows.
+        """
+        return _decode(self._urls, group, columns, f"{self.folder}/{FILES['urls']}")
+
+    def hosts(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Host records in order, a row group at a time.
+
+        Raises:
+            CorruptGeneration: one can't be decoded; names the rows.
+        """
+        for group in range(self._hosts.num_row_groups):
+            yield _decode(self._hosts, group, columns, f"{self.folder}/{FILES['hosts']}")
+
+    def filter_blob(self) -> bytes:
+        """The filter over the URLs' keys (see `meguri_common.filters`)."""
+        return self._files.read(f"{self.folder}/{FILES['filter']}")
+
+    def references(self, found: Sequence[FileRef]) -> list[FileRef]:
+        """Those of a snapshot's files that belong to this generation."""
+        return [reference for reference in found if reference.path.startswith(f"{self.folder}/")]
+
+
+def _open(files: FileSystem, path: str, schema: pa.Schema, rows: int) -> pq.ParquetFile:
+    try:
+        file = pq.ParquetFile(files.open(path))
+    except (OSError, pa.ArrowException) as problem:
+        msg = f"{path}: can't be opened: {problem}"
+        raise CorruptGeneration(msg) from problem
+    if not file.schema_arrow.equals(schema):
+        msg = f"{path}: has other columns: {file.schema_arrow.remove_metadata()}"
+        raise CorruptGeneration(msg)
+    if file.metadata.num_rows != rows:
+        msg = f"{path}: has {file.metadata.num_rows} rows, {FILES['meta']} says {rows}"
+        raise CorruptGeneration(msg)
+    return file
+
+
+def _decode(file: pq.ParquetFile, group: int, columns: Sequence[str] | None, path: str) -> pa.Table:
+    try:
+        return file.read_row_group(group, columns=list(columns) if columns else None, use_threads=False)
+    except (OSError, pa.ArrowException) as problem:
+        first = sum(file.metadata.row_group(at).num_rows for at in range(group))
+        last = first + file.metadata.row_group(group).num_rows - 1
+        msg = f"{path}: rows {first} to {last} can't be read: {problem}"
+        raise CorruptGeneration(msg) from problem

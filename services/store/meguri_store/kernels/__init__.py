@@ -1,0 +1,1 @@
+"""Compiled loops of the store; importing a module here imports numba."""

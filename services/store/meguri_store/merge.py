@@ -1,0 +1,165 @@
+"""The streaming merge of a base generation and the delta: every record as it is now, in store order.
+
+One chunk (a row group of the base, with the new rows that fall between its rows) is in memory at a time, beside the
+delta. Compaction writes what comes out; queries look at it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from meguri_common.wire.columns import binary_parts, numbers
+from meguri_store.delta import Admissions, Patches
+from meguri_store.hosts import HostChanges, merge_hosts
+from meguri_store.kernels.merge import match_rows, merge_rows
+from meguri_store.patching import patch_rows
+from meguri_store.schema import URL_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from meguri_store.fold import FoldRules
+    from meguri_store.oplog import OpLog
+
+__all__ = ["CHUNK_ROWS", "Base", "Merge"]
+
+CHUNK_ROWS = 131_072
+"""Rows of a row group, and of a chunk in memory."""
+
+_Keyed = tuple["NDArray[np.uint64]", "NDArray[np.int32]", "NDArray[np.uint8]"]
+
+
+class Base(Protocol):
+    """Where the rows of a generation come from."""
+
+    @property
+    def groups(self) -> int:
+        """Number of row groups of URLs."""
+        ...
+
+    def host_range(self, group: int) -> tuple[int, int]:
+        """First and last host key of a row group."""
+        ...
+
+    def urls(self, group: int) -> pa.Table:
+        """A row group of URLs."""
+        ...
+
+    def hosts(self) -> Iterator[pa.Table]:
+        """Host records, in order."""
+        ...
+
+
+class Merge:
+    """One pass over base and delta. `hosts` is for after `rows` has been consumed to its end, nothing skipped."""
+
+    def __init__(self, base: Base | None, log: OpLog, rules: FoldRules, chunk_rows: int = CHUNK_ROWS) -> None:
+        self._base = base
+        self._log = log
+        self._rules = rules
+        self._chunk_rows = chunk_rows
+        self.new = Admissions.of(log)
+        """New rows, in store order."""
+        self._new_keyed = _keyed(self.new.rows)
+        self._patches = Patches.of(log)
+        self._patch_keys = (_fixed(self._patches.host), _fixed(self._patches.path))
+        self._next_new = 0
+        self._first_host: list[NDArray[np.uint64]] = []
+        self._first_row: list[NDArray[np.int64]] = []
+        self.verdicts = np.zeros(self._patches.outcomes.num_rows, np.uint8)
+        """What became of each outcome of the delta (see `patching`)."""
+        self.count = 0
+        """Rows that came out so far."""
+        self.inserted = 0
+        """Of these, new ones."""
+        self.updated = 0
+        """Rows of the base, among those that came out, of which the delta said anything."""
+
+    def rows(self, skip: Callable[[int], bool] = lambda _group: False) -> Iterator[pa.Table]:
+        """Records in store order, a chunk at a time.
+
+        Args:
+            skip: row groups of the base that need not come out where the delta says nothing of their hosts.
+        """
+        for group in range(self._base.groups if self._base else 0):
+            assert self._base is not None
+            if skip(group) and not self._concerns(*self._base.host_range(group)):
+                continue
+            yield from self._emit(self._base.urls(group))
+        while self._next_new < len(self.new.host):
+            yield from self._emit(URL_SCHEMA.empty_table())
+
+    def hosts(self, group_by: str) -> Iterator[pa.Table]:
+        """Host records in order, as they are after all that was said."""
+        changes = HostChanges.of(self._log, self.verdicts)
+        host = np.concatenate([*self._first_host, np.zeros(0, np.uint64)])
+        row = np.concatenate([*self._first_row, np.zeros(0, np.int64)])
+        base = self._base.hosts() if self._base else iter(())
+        yield from merge_hosts(base, changes, (host, row, self.count), group_by)
+
+    def _concerns(self, first: int, last: int) -> bool:
+        """Whether the delta says anything of hosts from `first` to `last`."""
+        low, high = np.uint64(first), np.uint64(last)
+        return any(
+            np.searchsorted(hosts, low) < np.searchsorted(hosts, high, side="right")
+            for hosts in (self.new.host, self._patches.host)
+        )
+
+    def _emit(self, chunk: pa.Table) -> Iterator[pa.Table]:
+        rows, admitted = self._with_new(chunk)
+        if not rows.num_rows:
+            return
+        host, offsets, data = _keyed(rows)
+        keys = np.full(len(host), -1, np.int64)
+        if np.searchsorted(self._patches.host, host[0]) < np.searchsorted(self._patches.host, host[-1], side="right"):
+            match_rows(host, offsets, data, *self._patch_keys, keys)
+            rows = patch_rows(rows, keys, admitted, self._patches, self._rules, self.verdicts)
+        begins = np.flatnonzero(host[1:] != host[:-1]) + 1
+        if not self._first_host or self._first_host[-1][-1] != host[0]:
+            begins = np.append(0, begins)
+        if len(begins):
+            self._first_host.append(host[begins])
+            self._first_row.append(begins + self.count)
+        self.count += rows.num_rows
+        self.inserted += int(np.count_nonzero(admitted >= 0))
+        self.updated += int(np.count_nonzero((admitted < 0) & (keys >= 0)))
+        yield rows
+
+    def _with_new(self, chunk: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The chunk with the new rows that belong into it, and the number of each row's admission, or -1."""
+        base = _keyed(chunk)
+        count = len(base[0])
+        start = self._next_new
+        room = self._chunk_rows if count == 0 else int(np.searchsorted(self.new.host, base[0][-1], side="right"))
+        if start == len(self.new.host) or (count and room <= start):
+            return chunk, np.full(count, -1, np.int64)
+        order = np.empty(count + (room if count == 0 else room - start), np.int64)
+        written, self._next_new = merge_rows(*base, *self._new_keyed, start, self._chunk_rows, order)
+        order = order[:written]
+        new = self.new.rows.slice(start, self._next_new - start)
+        fresh = order >= count
+        admitted = np.full(written, -1, np.int64)
+        admitted[fresh] = self.new.number[order[fresh] - count]
+        order[fresh] -= start
+        return pa.concat_tables([chunk, new]).combine_chunks().take(pa.array(order)), admitted
+
+
+def _fixed(values: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: one type for the kernels, wherever the array comes from."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _keyed(rows: pa.Table) -> _Keyed:
+    """Host keys, URL offsets and URL bytes."""
+    batch = rows.combine_chunks().to_batches()
+    if not batch:
+        return _fixed(np.zeros(0, np.uint64)), _fixed(np.zeros(1, np.int32)), _fixed(np.zeros(0, np.uint8))
+    offsets, data = binary_parts(batch[0].column("url"))
+    return _fixed(numbers(batch[0], "host_key")), _fixed(offsets), _fixed(data)

@@ -1,0 +1,170 @@
+"""Applying what was said about keys to the rows that bear them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from meguri_common.records import ParkReason, Status, UpdateField
+from meguri_common.wire.columns import numbers
+from meguri_store.fold import FOLDED, first_hour, fold_visits
+from meguri_store.schema import URL_SCHEMA
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from meguri_store.delta import Patches
+    from meguri_store.fold import FoldRules
+
+__all__ = ["APPLIED", "CRAWLED", "FAILED", "patch_rows"]
+
+APPLIED, CRAWLED, FAILED = 1, 2, 3
+"""What became of a visit: folded, folded as a crawl, folded as a failure; 0 = its URL isn't known (yet)."""
+
+_NOTHING = -1
+
+
+class _Patcher:
+    """Distinct rows of a chunk, while their operations are applied."""
+
+    def __init__(self, chunk: pa.Table, rows: NDArray[np.int64], patches: Patches) -> None:
+        self.patches = patches
+        self.columns = {name: chunk.column(name).to_numpy()[rows] for name in (*FOLDED, "priority", "depth")}
+        self.etag = np.full(len(rows), _NOTHING, np.int64)  # outcome whose etag counts; NOTHING: the stored one
+        self.redirect = np.full(len(rows), _NOTHING, np.int64)
+        self.cleared = np.zeros(len(rows), np.bool_)  # no redirect, where none is taken over
+
+    def set_last(self, target: NDArray[np.int64], update: NDArray[np.int64], name: str, field: UpdateField) -> None:
+        """Set a column to what the last of the updates that speak of it says; `target` ascends."""
+        speaks = numbers(self.patches.updates, "fields")[update] & field != 0
+        target, update = target[speaks], update[speaks]
+        last = np.ones(len(target), np.bool_)
+        last[:-1] = target[1:] != target[:-1]
+        self.columns[name][target[last]] = numbers(self.patches.updates, name)[update[last]]
+
+    def update(self, target: NDArray[np.int64], update: NDArray[np.int64]) -> None:
+        """Release or revive distinct rows."""
+        fields = numbers(self.patches.updates, "fields")[update]
+        due = first_hour(numbers(self.patches.updates, "at")[update])
+        status = self.columns["status"][target]
+        released = (fields & UpdateField.RELEASE != 0) & (status == Status.TRAPPED)
+        revived = (fields & UpdateField.REVIVE != 0) & np.isin(status, (Status.GONE, Status.EXCLUDED_ROBOTS))
+        moved = target[released | revived]
+        self.columns["status"][moved] = Status.SCHEDULED
+        self.columns["reason"][moved] = ParkReason.NONE
+        self.columns["next_due"][moved] = due[released | revived]
+        self.columns["retry_count"][target[revived]] = 0
+
+    def visit(
+        self, target: NDArray[np.int64], outcome: NDArray[np.int64], rules: FoldRules, verdicts: NDArray[np.uint8]
+    ) -> None:
+        """Fold one visit into each of distinct rows."""
+        folded = fold_visits(
+            {name: self.columns[name][target] for name in FOLDED},
+            {name: values[outcome] for name, values in self.patches.facts.items()},
+            self.patches.has_etag[outcome],
+            self.patches.has_redirect[outcome],
+            rules,
+        )
+        for name, values in folded.records.items():
+            self.columns[name][target] = values
+        self.etag[target[folded.takes_etag]] = outcome[folded.takes_etag]
+        self.redirect[target[folded.takes_redirect]] = outcome[folded.takes_redirect]
+        self.redirect[target[folded.drops_redirect]] = _NOTHING
+        self.cleared[target[folded.drops_redirect]] = True
+        verdicts[outcome] = np.where(folded.crawled, CRAWLED, np.where(folded.failed, FAILED, APPLIED))
+
+
+def patch_rows(
+    chunk: pa.Table,
+    keys: NDArray[np.int64],
+    admitted: NDArray[np.int64],
+    patches: Patches,
+    rules: FoldRules,
+    verdicts: NDArray[np.uint8],
+) -> pa.Table:
+    """Apply the operations on a chunk's rows.
+
+    Args:
+        chunk: rows of the store's URL schema, one chunk a column.
+        keys: index among the patches' keys of each row, or -1; (n,).
+        admitted: number of the operation that admitted each row, -1 if it was there before; operations on a new row
+            that came before its admission don't count. (n,)
+        patches: what was said.
+        rules: parameters of the fold.
+        verdicts: what became of each outcome, filled in; (outcomes,).
+    """
+    rows = np.flatnonzero(keys >= 0)
+    key = keys[rows]
+    length = patches.start[key + 1] - patches.start[key]
+    target = np.repeat(np.arange(len(rows)), length)
+    first = np.cumsum(length) - length
+    operation = np.arange(len(target)) - first[target] + patches.start[key][target]
+    counts = patches.number[operation] > admitted[rows][target]
+    target, operation = target[counts], operation[counts]
+    if not len(target):
+        return chunk
+
+    patcher = _Patcher(chunk, rows, patches)
+    visit, row = patches.visit[operation], patches.row[operation]
+    patcher.set_last(target[~visit], row[~visit], "priority", UpdateField.PRIORITY)
+    patcher.set_last(target[~visit], row[~visit], "depth", UpdateField.DEPTH)
+
+    # What moves a status goes in inbox order: the first such operation of every row, then the second, ...
+    moves = visit.copy()
+    moves[~visit] = numbers(patches.updates, "fields")[row[~visit]] & (UpdateField.RELEASE | UpdateField.REVIVE) != 0
+    target, visit, row = target[moves], visit[moves], row[moves]
+    starts = np.flatnonzero(np.append(True, target[1:] != target[:-1])) if len(target) else np.zeros(0, np.int64)
+    turn = np.arange(len(target)) - np.repeat(starts, np.diff(np.append(starts, len(target))))
+    order = np.argsort(turn, kind="stable")
+    ends = np.cumsum(np.bincount(turn)) if len(turn) else ()
+    begin = 0
+    for end in ends:
+        now = order[begin:end]
+        begin = end
+        seen = visit[now]
+        if not seen.all():
+            patcher.update(target[now[~seen]], row[now[~seen]])
+        if seen.any():
+            patcher.visit(target[now[seen]], row[now[seen]], rules, verdicts)
+    return _patched(chunk, rows, patcher)
+
+
+def _patched(chunk: pa.Table, rows: NDArray[np.int64], patcher: _Patcher) -> pa.Table:
+    columns: list[Any] = []
+    for field in URL_SCHEMA:
+        column = chunk.column(field.name)
+        if field.name in patcher.columns:
+            values = column.to_numpy().copy()
+            values[rows] = patcher.columns[field.name]
+            columns.append(pa.array(values))
+        elif field.name == "etag":
+            columns.append(_replaced(column, patcher.patches.outcomes.column("etag"), rows, patcher.etag, None))
+        elif field.name == "redirect":
+            columns.append(_replaced(column, patcher.patches.redirects, rows, patcher.redirect, patcher.cleared))
+        else:
+            columns.append(column)
+    return pa.Table.from_arrays(columns, schema=URL_SCHEMA)
+
+
+def _replaced(
+    column: pa.ChunkedArray,
+    given: pa.Array,
+    rows: NDArray[np.int64],
+    take: NDArray[np.int64],
+    cleared: NDArray[np.bool_] | None,
+) -> pa.ChunkedArray | pa.Array:
+    """The column with `given[take]` at `rows`; where `take` is negative the stored value stays, unless cleared."""
+    taken = take >= 0
+    empty = ~taken & cleared if cleared is not None else np.zeros(len(rows), np.bool_)
+    if not taken.any() and not empty.any():
+        return column
+    index = np.arange(len(column))
+    index[rows[taken]] = len(column) + np.arange(np.count_nonzero(taken))
+    absent = np.zeros(len(column), np.bool_)
+    absent[rows[empty]] = True
+    stored = column.combine_chunks()
+    stored = stored.chunk(0) if isinstance(stored, pa.ChunkedArray) else stored
+    return pa.concat_arrays([stored, given.take(pa.array(take[taken]))]).take(pa.array(index, mask=absent))
