@@ -187,4 +187,4 @@ def write_hosts(sink: HashingFile, chunks: Iterator[pa.Table], group_rows: int =
 
 def write_meta(sink: HashingFile, meta: Meta) -> None:
     """Write meta.json."""
-    sink.write(msgspec.json.format(msgspec.json.encode(meta, order="deterministic"), indent=1))
+    sink.write(msgspec.json.format(msgspec.json.encode(meta), indent=1))
