@@ -61,7 +61,27 @@ def test_lines_end_at_line_feed_alone() -> None:
     found = agree(b"\n\r\n  \n" + line + b"\r\n\n" + line + b"\r" + line + b"\n", b"", line)
     assert [event.url for event in found.events if isinstance(event, PageEvent)] == ["http://h/"] * 2
     assert [(reject.line, reject.reason) for reject in found.rejects] == [(1, "invalid_json")]
-    assert [found.position_in_message(line) for line in range(3)] == [3, 5, 0]
+    assert found.positions_in_messages([0, 1, 2]) == [3, 5, 0]
+
+
+class CountedBuffer(bytearray):
+    """A buffer that knows how many of its bytes were gone through in search of line feeds."""
+
+    scanned = 0
+
+    def count(self, value: Any, start: Any = 0, end: Any = None) -> int:
+        self.scanned += end - start
+        return super().count(value, start, end)
+
+
+def test_positions_are_found_in_one_pass() -> None:
+    """A message of nothing but garbage must not be gone through once for each of its lines."""
+    found = KERNEL.extract([b"\n" + b"x\n" * 1000, b"y\n" * 1000])
+    found.buffer = counted = CountedBuffer(found.buffer)
+    lines = list(range(2000))
+    assert found.positions_in_messages(lines) == [*range(1, 1001), *range(1000)]
+    assert found.positions_in_messages(lines[5::7]) == [*range(1, 1001), *range(1000)][5::7]
+    assert counted.scanned <= 2 * 4002
 
 
 ODD_LINES = [

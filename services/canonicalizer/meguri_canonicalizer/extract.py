@@ -71,9 +71,18 @@ class Extracted:
         """The line as it was published."""
         return bytes(self.buffer[self.starts[line] : self.ends[line]])
 
-    def position_in_message(self, line: int) -> int:
-        """Which line of its message it is, from 0, empty ones counted."""
-        return self.buffer.count(_LINE_FEED, self.message_starts[self.message_of[line]], self.starts[line])
+    def positions_in_messages(self, lines: Sequence[int]) -> list[int]:
+        """Which line of its message each of some lines is, from 0, empty ones counted; the lines are in order."""
+        positions: list[int] = []
+        message, counted, position = -1, 0, 0
+        for line in lines:
+            if self.message_of[line] != message:
+                message = self.message_of[line]
+                counted, position = self.message_starts[message], 0
+            position += self.buffer.count(_LINE_FEED, counted, self.starts[line])
+            counted = self.starts[line]
+            positions.append(position)
+        return positions
 
     def hrefs(self, event: int) -> list[tuple[bytes, int]]:
         """The distinct hrefs of an event with their counts, for those who want objects."""

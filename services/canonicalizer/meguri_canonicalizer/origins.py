@@ -1,4 +1,4 @@
-"""Where a rejected event came from, and the record of it."""
+"""Where rejected events came from, and the records of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from meguri_common.events.rejects import Origin, RejectRecord, encode_reject, pa
 from meguri_common.topics import PAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from meguri_canonicalizer.extract import Extracted
     from meguri_common.bus.port import Message
 
-__all__ = ["reject_message"]
+__all__ = ["reject_messages"]
 
 
 class _Headers(msgspec.Struct):
@@ -27,26 +29,38 @@ class _Headers(msgspec.Struct):
 _HEADERS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Headers)
 
 
-def reject_message(partition: int, message: Message, found: Extracted, line: int, reason: str, detail: str) -> bytes:
-    """The reject of one line of a message, as it is published."""
-    headers = _headers(message.headers)
-    position = found.position_in_message(line)
-    origin = None
-    if headers.file is not None and headers.line is not None:
-        origin = Origin(file=headers.file, line=headers.line + position)
-    record = RejectRecord(
-        at_service="canonicalizer",
-        topic=PAGES,
-        partition=partition,
-        offset=message.offset,
-        line=position,
-        origin=origin,
-        reason=reason,
-        detail=detail,
-        attempts=headers.attempts + 1,
-        payload=payload_text(found.line_bytes(line)),
-    )
-    return encode_reject(record)
+def reject_messages(
+    partition: int, messages: Sequence[Message], found: Extracted, rejects: Mapping[int, tuple[str, str]]
+) -> Iterator[bytes]:
+    """The rejects of some messages, as they are published, in order.
+
+    Args:
+        partition: of the pages topic.
+        messages: what was read there.
+        found: their lines.
+        rejects: reason and detail by line.
+    """
+    lines = sorted(rejects)
+    headers = [_headers(message.headers) for message in messages] if lines else []
+    for line, position in zip(lines, found.positions_in_messages(lines), strict=True):
+        reason, detail = rejects[line]
+        stated = headers[found.message_of[line]]
+        origin = None
+        if stated.file is not None and stated.line is not None:
+            origin = Origin(file=stated.file, line=stated.line + position)
+        record = RejectRecord(
+            at_service="canonicalizer",
+            topic=PAGES,
+            partition=partition,
+            offset=messages[found.message_of[line]].offset,
+            line=position,
+            origin=origin,
+            reason=reason,
+            detail=detail,
+            attempts=stated.attempts + 1,
+            payload=payload_text(found.line_bytes(line)),
+        )
+        yield encode_reject(record)
 
 
 def _headers(blob: bytes) -> _Headers:

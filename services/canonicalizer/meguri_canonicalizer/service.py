@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meguri_canonicalizer.batch import BatchCanonicalizer
 from meguri_canonicalizer.extract import Extractor
-from meguri_canonicalizer.origins import reject_message
+from meguri_canonicalizer.origins import reject_messages
 from meguri_canonicalizer.settling import Settling, groups_of
 from meguri_common.events.model import ControlEvent, PageEvent, SeedEvent, SignalEvent, SitemapEvent
 from meguri_common.runtime.service import ServiceSpec
@@ -81,10 +81,8 @@ class Canonicalizer:
         accepted = self._in_time(found, messages, rejects)
         for group in groups_of(found, accepted):
             self._settling.settle(found, group, outputs, rejects)
-        for line in sorted(rejects):
-            message = messages[found.message_of[line]]
-            reason, detail = rejects[line]
-            outputs.add_raw(REJECTS, 0, reject_message(self._partition, message, found, line, reason, detail))
+        for payload in reject_messages(self._partition, messages, found, rejects):
+            outputs.add_raw(REJECTS, 0, payload)
 
     def _in_time(self, found: Extracted, messages: Sequence[Message], rejects: dict[int, tuple[str, str]]) -> list[int]:
         """Positions of the events that don't lie in the future of their message; the others are rejected."""
