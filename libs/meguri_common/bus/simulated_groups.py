@@ -105,7 +105,7 @@ class Group:
         """What has changed for a member since it last polled; afterwards it is of the current generation."""
         if member not in self.members:
             # Taken for lost, and back (unless it is over): what it had is gone, what it gets it hears at its next poll.
-            lost = tuple(sorted(member.known))
+            lost = tuple(sorted(member.known.keys() - member.giving_up))
             member.known.clear()
             member.giving_up.clear()
             if not member.over:
