@@ -53,7 +53,9 @@ def generate_events(rng: random.Random, count: int) -> list[dict[str, Any]]:
             events.append({"type": "sitemap", "url": any_url(), "observed_at": clock, "entries": entries})
             continue
         if kind < 0.32:
-            action, value = rng.choice([("vouch", None), ("unvouch", None), ("budget", 2), ("budget", 9), ("release", None)])
+            action, value = rng.choice(
+                [("vouch", None), ("unvouch", None), ("budget", 2), ("budget", 9), ("release", None)]
+            )
             control = {"type": "control", "at": clock, "action": action, "host": f"h{rng.choice(hosts)}.example"}
             events.append(control if value is None else {**control, "value": value})
             continue

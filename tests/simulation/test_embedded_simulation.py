@@ -1,0 +1,59 @@
+"""The embedded driver, killed and without power at any call: the whole export is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from meguri_common.bus.simulated import Faults
+from sim_embedded import EmbeddedCampaign, Mischief, Run, small_bundles
+from sim_setup import problems
+from sim_world import UNIT, expected, generate_events, lines, url
+
+SEEDS = 40
+happened: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_bundles(monkeypatch)
+
+
+def script(seed: int) -> tuple[list[Run], list[dict[str, Any]], int]:
+    """Two inputs, given in one call or two, sometimes with seeds, sometimes with a changed parameter in between."""
+    rng = random.Random(seed)
+    events = generate_events(rng, rng.randint(12, 40))
+    cut = rng.randint(4, len(events) - 4)
+    first, second = lines(events[:cut]), lines(events[cut:])
+    seeds = [url(rng.randrange(6), rng.randrange(4)) for _ in range(2)] if rng.random() < 0.5 else []
+    changed = {"prioritizer": {"teleport_rate": 0.4, "discount": 0.9}} if rng.random() < 0.3 else {}
+    runs = [Run([first], seeds), Run([first, second], seeds, changed)] if rng.random() < 0.6 else [Run([first, second], seeds)]
+    with_seeds = [{"type": "seed", "urls": [address], "observed_at": 0, "cash": 1.0} for address in seeds]
+    return runs, with_seeds + events, rng.choice([1, 3, 3])
+
+
+def check(seed: int, mischief: Mischief) -> list[str]:
+    runs, events, partitions = script(seed)
+    undisturbed = EmbeddedCampaign(seed, partitions, Mischief()).run(runs)
+    campaign = EmbeddedCampaign(seed, partitions, mischief)
+    disturbed = campaign.run(runs)
+    happened.update(campaign.happened)
+    happened.update(campaign.sim.bus.struck)
+    bad = problems(disturbed, expected(events))
+    return bad + [f"{part} differ" for part in undisturbed if undisturbed[part] != disturbed[part]]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_killed_runs_end_like_undisturbed_ones(seed: int) -> None:
+    rng = random.Random(seed * 17)
+    mischief = Mischief(kill=rng.choice([0.002, 0.01, 0.03]), faults=Faults(abort=0.01, unknown=0.02))
+    assert check(seed, mischief) == [], f"seed {seed}"
+
+
+def test_the_faults_really_struck() -> None:
+    print(dict(sorted(happened.items())))
+    assert happened["killed"] > SEEDS
+    assert UNIT
