@@ -106,6 +106,8 @@ class SimulatedFiles:
             self._folders.add(target)
             self._times[target] = self._now()
             return
+        if source not in self._entries:
+            raise FileNotFoundError(source)
         self._entries[target] = self._entries.pop(source)
         self._times[target] = self._times[source]
 
@@ -114,6 +116,8 @@ class SimulatedFiles:
         self.before("file.link")
         if target in self._entries:
             raise FileExistsError(target)
+        if source not in self._entries:
+            raise FileNotFoundError(source)
         self._entries[target] = self._entries[source]
         self._times[target] = self._times[source]
 

@@ -248,7 +248,14 @@ class SnapshotStore:
         logic_version: int,
         clean: bool = False,
     ) -> Snapshot:
-        """Write the manifest: from here on the snapshot is whole."""
+        """Write the manifest: from here on the snapshot is whole.
+
+        Raises:
+            FileNotFoundError: this instance has been paused for longer than the grace time, and the files are gone.
+        """
+        for reference in writer.kept:
+            if self.files.size(reference.path) != reference.size:
+                raise FileNotFoundError(reference.path)
         same = [entry.sequence for entry in self.whole() if entry.offset == writer.offset]
         snapshot = Snapshot(
             service=self.service,
