@@ -1,8 +1,8 @@
 """Entry point: runs a command and turns what it raised into one line and an exit code.
 
 Exit codes: 0 done; 1 failed, or done in part (the command's help says which); 2 wrong use or a wrong policy; 3 an
-input can't be read; 4 the data folder or the bus can't be used as it is; 130 interrupted; 141 the reader of the
-standard output went away.
+input can't be read; 4 the data folder or the bus can't be used as it is; 70 something failed inside; 130
+interrupted; 141 the reader of the standard output went away; 143 ended in order by SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODES: tuple[tuple[type[MeguriError] | tuple[type[MeguriError], ...], int], ...
     (PolicyError, 2),
     (InputUnreadable, 3),
     ((DataFolderError, RestoreRefused, CorruptSnapshot, BusError), 4),
-    (MeguriError, 1),
+    (MeguriError, 70),
 )
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 _PIPE_CLOSED = 141  # 128 + SIGPIPE

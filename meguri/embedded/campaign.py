@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meguri_canonicalizer.canonical import PARSER_LEVEL
-from meguri_canonicalizer.policy import DEFAULT, Policy
+from meguri_canonicalizer.parser import PARSER_LEVEL
+from meguri_canonicalizer.policy import DEFAULT, Policy, load_policy
 from meguri_canonicalizer.service import canonicalizer_spec
+from meguri_canonicalizer.suffixes import suffix_list
 from meguri_common.bus.embedded import EmbeddedBus
-from meguri_dedup.service import dedup_spec
-from meguri_prioritizer.service import prioritizer_spec
-from meguri_store.service import store_spec
-
-from meguri_canonicalizer.suffixes import SUFFIX_LIST_DIGEST
 from meguri_common.errors import CampaignMismatch, DataFolderError
 from meguri_common.identity import CampaignIdentity
 from meguri_common.runtime.files import LocalFiles
 from meguri_common.runtime.partition import Surroundings
 from meguri_common.runtime.restore import restore
 from meguri_common.topics import DELTAS, FRONTIER, LINKS, PAGES, REJECTS
+from meguri_dedup.service import dedup_spec
+from meguri_prioritizer.service import prioritizer_spec
+from meguri_store.manifest import write_manifest
+from meguri_store.service import store_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ def open_campaign(
     data: Path,
     *,
     partitions: int | None = None,
-    policy: Policy | None = None,
+    policy: Path | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.time,
 ) -> Campaign:
@@ -78,15 +79,18 @@ def open_campaign(
     Args:
         data: the folder.
         partitions: number of partitions; fixed by the first run (default there: 8).
-        policy: URL policy; fixed by the first run (default there: no folding).
+        policy: file of the URL policy; fixed by the first run (default there: nothing is folded).
         parameters: changed parameters by service.
         now: clock, epoch seconds.
 
     Raises:
+        PolicyError: the policy can't be compiled.
         DataFolderLocked: another living process writes to it.
         CampaignMismatch: partitions, policy, suffix list or parser differ from those it was made with.
         DataFolderError: it is no data folder, or can't be written.
     """
+    given = load_policy(policy) if policy is not None else None
+    source = policy.read_bytes() if policy is not None else b""
     _check_folder(data)
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -98,21 +102,23 @@ def open_campaign(
     try:
         known = bus.get(_IDENTITY)
         if known is None:
-            policy = policy or DEFAULT
-            identity = _identity(secrets.token_hex(8), first, policy)
+            compiled = given or DEFAULT
+            identity = _identity(secrets.token_hex(8), first, compiled)
             producer = bus.producer("campaign")
             producer.begin()
-            producer.put(_POLICY, policy.encode())
+            producer.put(_POLICY, source)
             producer.put(_IDENTITY, identity.encode())
             producer.commit()
             producer.close()
             bus.barrier()
         else:
-            identity, policy = _known(bus, known, data, partitions, policy)
-        return _campaign(data, identity, policy, bus, parameters or {}, now)
+            identity, compiled = _known(bus, known, data, partitions, given)
+        campaign = _campaign(data, identity, compiled, bus, parameters or {}, now)
+        write_manifest(campaign.around.files, identity)
     except BaseException:
         bus.close()
         raise
+    return campaign
 
 
 def view_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campaign:
@@ -126,8 +132,8 @@ def view_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campai
         raise DataFolderError(msg)
     bus = EmbeddedBus(data / _BUS_FILE, topics={}, now=now, read_only=True)
     try:
-        identity, policy = _known(bus, bus.get(_IDENTITY), data, None, None)
-        return _campaign(data, identity, policy, bus, {}, now)
+        identity, compiled = _known(bus, bus.get(_IDENTITY), data, None, None)
+        return _campaign(data, identity, compiled, bus, {}, now)
     except BaseException:
         bus.close()
         raise
@@ -160,7 +166,7 @@ def _identity(name: str, partitions: int, policy: Policy) -> CampaignIdentity:
         partitions=partitions,
         group_by=policy.group_by,
         policy=policy.digest(),
-        suffix_list=SUFFIX_LIST_DIGEST,
+        suffix_list=suffix_list().digest,
         url_parser=PARSER_LEVEL,
     )
 
@@ -178,7 +184,8 @@ def _known(
             "The number is fixed for a campaign: leave the option out, or use another folder."
         )
         raise CampaignMismatch(msg)
-    stored = Policy.decode(bus.get(_POLICY) or b"{}")
+    source = bus.get(_POLICY)
+    stored = Policy.from_document(json.loads(source)) if source else DEFAULT
     mine = _identity(found.campaign, found.partitions, policy or stored)
     mine.check(found, str(data))
     return found, stored
@@ -195,10 +202,14 @@ def _campaign(
     files = LocalFiles(data)
     around = Surroundings(bus=bus, files=files, identity=identity, now=now, token=lambda: secrets.token_hex(6))
     digest, count = identity.digest(), identity.partitions
+    unknown = sorted(parameters.keys() - {"canonicalizer", "dedup", "prioritizer", "store"})
+    if unknown:
+        msg = f"parameters of an unknown service: {unknown[0]}"
+        raise DataFolderError(msg)
     specs = (
         canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
-        dedup_spec(digest, parameters.get("dedup")),
+        dedup_spec(digest, dict(parameters.get("dedup", {}))),
         prioritizer_spec(digest, count, parameters.get("prioritizer")),
-        store_spec(identity, files, around.token, parameters.get("store")),
+        store_spec(identity, files, around.token, dict(parameters.get("store", {}))),
     )
     return Campaign(data, identity, policy, bus, around, specs)

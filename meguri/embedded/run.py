@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from meguri.embedded.campaign import Campaign
     from meguri.embedded.inputs import InputStream
     from meguri_common.bus.port import Message
-    from meguri_common.runtime.partition import LoadedPartition
 
 __all__ = ["RunOptions", "RunResult", "run_inputs"]
 
@@ -130,8 +129,9 @@ def _publish(
 
 
 def _totals(campaign: Campaign, driver: RoundDriver) -> Totals:
-    parts: list[list[LoadedPartition]] = [driver.partitions(name) for name in ("dedup", "prioritizer", "store")]
-    return totals_of(*parts, campaign.bus)
+    return totals_of(
+        driver.partitions("dedup"), driver.partitions("prioritizer"), driver.partitions("store"), campaign.bus
+    )
 
 
 def _spend(campaign: Campaign, seconds: float, cpu_seconds: float) -> _Spent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from meguri_common.bus.port import TopicPartition
 from meguri_common.records import LINK_REJECT_REASONS, Status
 from meguri_common.topics import REJECTS
+from meguri_store.queries import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from meguri_common.bus.port import RowBus
     from meguri_common.runtime.partition import LoadedPartition
 
-__all__ = ["Totals", "since", "totals_of"]
+__all__ = ["Totals", "shard_of", "since", "totals_of"]
 
 
 class Totals(msgspec.Struct, kw_only=True):
@@ -49,14 +51,15 @@ def totals_of(
     bus: RowBus,
 ) -> Totals:
     """Sum the partitions' own counts."""
-    counted = [_service(loaded).counters() for loaded in dedup]
+    counted = [asdict(_service(loaded).counters) for loaded in dedup]
     cash = [_service(loaded).totals() for loaded in prioritizer]
-    stored = [_service(loaded).counts() for loaded in store]
+    shards = [shard_of(loaded) for loaded in store]
+    stored = [shard.counts() for shard in shards]
 
     def total(name: str, rows: list[dict[str, Any]]) -> int:
         return sum(row[name] for row in rows)
 
-    urls, size = total("rows", stored), total("bytes", stored)
+    urls, size = sum(counts.rows for counts in stored), sum(_bytes(loaded) for loaded in store)
     rejected = [sum(row["rejected"][reason] for row in counted) for reason in range(len(LINK_REJECT_REASONS))]
     in_flight = total("sent", cash) - total("received", cash)
     return Totals(
@@ -67,8 +70,8 @@ def totals_of(
         links_known=total("links_known", counted),
         urls_new=total("urls_new", counted),
         urls_total=urls,
-        hosts=total("hosts", stored),
-        urls_trapped=sum(row["by_status"].get(int(Status.TRAPPED), 0) for row in stored),
+        hosts=sum(counts.hosts for counts in stored),
+        urls_trapped=sum(counts.by_status.get(Status.TRAPPED, 0) for counts in stored),
         events_rejected=bus.watermarks(TopicPartition(REJECTS, 0))[1],
         cash_total=total("held", cash) + total("pool", cash) + in_flight + total("written_off", cash),
         cash_minted=total("minted", cash),
@@ -88,6 +91,17 @@ def since(now: Totals, before: Totals) -> dict[str, Any]:
         if count != before.links_rejected.get(reason, 0)
     }
     return out
+
+
+def shard_of(loaded: LoadedPartition) -> Shard:
+    """Questions to a restored partition of the store."""
+    store = _service(loaded)
+    return Shard(store.base, store.log, store.rules, loaded.snapshot.identity.group_by if loaded.snapshot else "")
+
+
+def _bytes(loaded: LoadedPartition) -> int:
+    """Bytes of a shard's files, as its last snapshot names them."""
+    return sum(reference.size for reference in loaded.snapshot.files) if loaded.snapshot else 0
 
 
 def _service(loaded: LoadedPartition) -> Any:
