@@ -71,6 +71,7 @@ def adopt_parameters(loaded: LoadedPartition, around: Surroundings) -> LoadedPar
         ParametersChanged: the state was not left by a clean stop.
     """
     spec, given = loaded.spec, dict(loaded.spec.parameters)
+    spec.on_owned(loaded.service)
     if not spec.stateful:
         return loaded
     same = loaded.parameters == given and (

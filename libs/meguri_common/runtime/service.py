@@ -63,3 +63,5 @@ class ServiceSpec:
     """Parameters given for this run; a snapshot's win over them (see runtime.restore)."""
     folders: Callable[[int], tuple[str, ...]] = lambda _partition: ()
     """Folders below the data root, beside the service's own, in which snapshots of a partition keep files."""
+    on_owned: Callable[[Service], None] = lambda _service: None
+    """Called when a process that will write has restored a partition; those who only look don't call it."""

@@ -54,6 +54,8 @@ class _Patcher:
         moved = target[released | revived]
         self.columns["status"][moved] = Status.SCHEDULED
         self.columns["reason"][moved] = ParkReason.NONE
+        # A release carries no time of its own: the URL has been waiting since it was discovered.
+        due = np.maximum(due, self.columns["first_seen"][target])
         self.columns["next_due"][moved] = due[released | revived]
         self.columns["retry_count"][target[revived]] = 0
 

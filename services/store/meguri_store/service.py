@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meguri_common.identity import CampaignIdentity
     from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.outputs import Outputs
+    from meguri_common.runtime.service import Service
     from meguri_common.runtime.snapshots import FileRef, SnapshotReader, SnapshotWriter
 
 __all__ = ["SERVICE", "CompactionRules", "Store", "Totals", "fold_rules", "load_shard", "store_spec"]
@@ -206,6 +207,7 @@ class Store:
         self._asked = False
         self.log = self.log.since(count)
         self._adopt(generation)
+        self.point_current()
 
     def load(self, reader: SnapshotReader) -> None:
         """Take over a snapshot: its generation and the operations in its delta files.
@@ -223,7 +225,11 @@ class Store:
         self.base = generation
         keys = [table.column("host_key").to_numpy() for table in generation.hosts(["host_key"])]
         self._base_hosts = np.concatenate([*keys, np.zeros(0, np.uint64)])
-        self._files.point(f"{shard_folder(self.partition)}/current", generation.folder.rpartition("/")[2])
+
+    def point_current(self) -> None:
+        """Let other tools find the generation in force: only its owner does, at a start and when it publishes."""
+        if self.base is not None:
+            self._files.point(f"{shard_folder(self.partition)}/current", self.base.folder.rpartition("/")[2])
 
     def totals(self) -> Totals:
         """Counts, from the generation's own and a look at the delta."""
@@ -244,6 +250,11 @@ class Store:
         )
 
 
+def _point_current(service: Service) -> None:
+    assert isinstance(service, Store), "the spec makes stores"
+    service.point_current()
+
+
 def store_spec(
     identity: CampaignIdentity,
     files: FileSystem,
@@ -261,4 +272,5 @@ def store_spec(
         logic_version=LOGIC_VERSION,
         parameters=given,
         folders=lambda partition: (shard_folder(partition),),
+        on_owned=_point_current,
     )
