@@ -18,7 +18,6 @@ from meguri_canonicalizer.kernels.codes import (
     BASE_FIELDS,
     BASE_STATE,
     DONE,
-    LONGEST_LINK,
     LONGEST_URL,
     NEEDS_ROOM,
     NO_BASE,
@@ -30,7 +29,7 @@ from meguri_canonicalizer.kernels.codes import (
     TOO_MUCH,
     USABLE_BASE,
 )
-from meguri_canonicalizer.kernels.links import canonicalize_links
+from meguri_canonicalizer.kernels.links import SCRATCH_BYTES, canonicalize_links
 from meguri_canonicalizer.kernels.parts import LONGEST_HOST
 from meguri_canonicalizer.kernels.rows import cut_bases, join_rows
 from meguri_canonicalizer.parser import RejectReason
@@ -153,7 +152,7 @@ class BatchCanonicalizer:
         self._own_rules = {host for pairs in (policy.hosts, policy.aliases) for host, _ in pairs}
         self._hosts = HostNumbers(policy, self._own_rules)
         self._tracking = tracking_table()
-        self._scratch: NDArray[np.uint8] = np.zeros(LONGEST_LINK + _PADDING, np.uint8)
+        self._scratch: NDArray[np.uint8] = np.zeros(SCRATCH_BYTES, np.uint8)
         self._room: NDArray[np.uint8] = np.zeros(_FIRST_ROOM, np.uint8)
         self._remembered: dict[bytes, _Answer] = {}
         self.odd_links = 0
@@ -220,7 +219,7 @@ class BatchCanonicalizer:
                 hosts.names,
                 hosts.offsets,
                 hosts.counters,
-                *self._tracking,
+                self._tracking,
             )
             if result == DONE:
                 break

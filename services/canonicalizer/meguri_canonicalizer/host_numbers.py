@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meguri_canonicalizer.canonical import host_group
-from meguri_canonicalizer.kernels.hosts import ROOM_FOR_ONE, find_host, index_hosts
+from meguri_canonicalizer.kernels.hosts import ROOM_FOR_ONE, enter_host, index_hosts
 from meguri_common.keys import host_key
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class HostNumbers:
 
     def _start(self) -> None:
         self._resolved = 0
-        self.index: NDArray[np.int32] = np.zeros(_FIRST_ROWS * 2, np.int32)
+        self.index: NDArray[np.int64] = np.zeros(_FIRST_ROWS * 2, np.int64)
         self.hashes: NDArray[np.uint64] = np.zeros(_FIRST_ROWS, np.uint64)
         self.names: NDArray[np.uint8] = np.zeros(_FIRST_ROWS * _MEAN_BYTES, np.uint8)
         self.offsets: NDArray[np.int64] = np.zeros(_FIRST_ROWS + 1, np.int64)
@@ -66,15 +66,15 @@ class HostNumbers:
         for name in ("hashes", "names", "keys", "group_lengths", "has_own_rules"):
             setattr(self, name, _doubled(getattr(self, name)))
         self.offsets = np.concatenate([self.offsets, np.zeros(rows + 1 - self.offsets.size, np.int64)])
-        self.index = np.zeros(rows * 2, np.int32)
+        self.index = np.zeros(rows * 2, np.int64)
         index_hosts(self.index, self.hashes, int(self.counters[0]))
 
     def number(self, host: bytes) -> int:
         """The number of a host in normal form, of at most 253 bytes."""
         while self.is_full():
             self.grow()
-        data = np.frombuffer(bytearray(host), np.uint8)
-        return find_host(data, 0, len(host), self.index, self.hashes, self.names, self.offsets, self.counters)
+        data = np.frombuffer(bytearray(host + bytes(8)), np.uint8)
+        return enter_host(data, len(host), self.index, self.hashes, self.names, self.offsets, self.counters)
 
     def is_full(self) -> bool:
         """Whether there may be no room for one more host."""

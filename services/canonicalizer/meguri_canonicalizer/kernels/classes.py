@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,15 +17,18 @@ __all__ = [
     "HEX_VALUE",
     "HOST_BYTE",
     "PATH_CLASS",
+    "PATH_SPECIAL",
     "PERCENT",
     "PLAIN",
     "QUERY_CLASS",
+    "RELATIVE_SPECIAL",
     "REMOVED",
     "SCHEME_BYTE",
     "SEPARATOR",
+    "TABLE_FIRST",
+    "TABLE_OFFSETS",
     "UNRESERVED",
     "UPPER_HEX",
-    "NameTable",
     "tracking_table",
 ]
 
@@ -59,6 +62,10 @@ def _table(*marks: tuple[int, bytes]) -> NDArray[np.uint8]:
 PATH_CLASS: Final = _table(
     (ENCODED, _NOT_PRINTABLE + b'"<>^`{}'), (SEPARATOR, b"/\\"), (END, b"?#"), (PERCENT, b"%"), (REMOVED, _LEFT_OUT)
 )
+PATH_SPECIAL: Final = np.where((PATH_CLASS == PLAIN) | (np.arange(256) == ord("/")), 0, 1).astype(np.uint8)
+"""0: copied as it is within a path, unless it ends a dot segment."""
+RELATIVE_SPECIAL: Final = PATH_SPECIAL | _table((1, b":"))
+"""The same where a colon may end a scheme."""
 QUERY_CLASS: Final = _table(
     (ENCODED, _NOT_PRINTABLE + b"\"<>'"), (SEPARATOR, b"&"), (END, b"#"), (PERCENT, b"%"), (REMOVED, _LEFT_OUT)
 )
@@ -78,29 +85,24 @@ HEX_VALUE: Final = _table(
 UPPER_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
-class NameTable(NamedTuple):
-    """Names grouped by their first byte."""
-
-    data: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-    """(names + 1,), the names in byte order."""
-    first: NDArray[np.int64]
-    """(257,): names that begin with byte b are rows `first[b]` to `first[b + 1]`."""
-    lengths: NDArray[np.uint64]
-    """(256,): bit n is set if a name that begins with the byte has n bytes."""
+TABLE_FIRST: Final = 8 * 256
+"""Where the first rows stand in the table of `tracking_table`."""
+TABLE_OFFSETS: Final = TABLE_FIRST + 8 * 257
+"""Where the positions of the names stand."""
 
 
-def tracking_table() -> NameTable:
-    """The built-in tracking names; each has fewer than 64 bytes."""
+def tracking_table() -> NDArray[np.uint8]:
+    """The built-in tracking names in one block of memory, for kernels.
+
+    Returns:
+        Little-endian words: for each byte, which lengths (bit n: n bytes, fewer than 64) the names have that begin with
+        it; from TABLE_FIRST for each byte and one more, the row of the first name that doesn't begin with a lesser
+        byte; from TABLE_OFFSETS for each row and one more, where its name begins in the block; then the names.
+    """
     names = sorted(tracking_list().names)
-    offsets = np.cumsum([0, *map(len, names)]).astype(np.int64)
     lengths = np.zeros(256, np.uint64)
     for name in names:
         lengths[name[0]] |= np.uint64(1 << len(name))
-    starts = np.array([name[0] for name in names], np.int64)
-    return NameTable(
-        np.frombuffer(b"".join(names), np.uint8).copy(),
-        offsets,
-        np.searchsorted(starts, np.arange(257)).astype(np.int64),
-        lengths,
-    )
+    first = np.searchsorted(np.array([name[0] for name in names]), np.arange(257)).astype(np.int64)
+    offsets = np.cumsum([TABLE_OFFSETS + 8 * (len(names) + 1), *map(len, names)]).astype(np.int64)
+    return np.frombuffer(bytearray(lengths.tobytes() + first.tobytes() + offsets.tobytes() + b"".join(names)), np.uint8)

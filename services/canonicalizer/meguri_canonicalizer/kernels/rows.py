@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from meguri_canonicalizer.kernels.addresses import address_of, copy_bytes
 from meguri_canonicalizer.kernels.codes import (
     BASE_FOLDER,
     BASE_HOST,
@@ -14,7 +15,6 @@ from meguri_canonicalizer.kernels.codes import (
     PAGE_BYTES,
     TOO_MUCH,
 )
-from meguri_canonicalizer.kernels.parts import copy_bytes
 from meguri_common.kernels.jit import kernel
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ def join_rows(
             reject[row] = TOO_MUCH
         elif is_odd:
             size = int(odd_offsets[done + 1] - odd_offsets[done])
-            copy_bytes(odd_data, odd_offsets[done], out, to, size)
+            copy_bytes(address_of(odd_data) + odd_offsets[done], address_of(out) + to, size)
         elif host[row] >= 0:
             start = fast_offsets[row]
             size = int(fast_offsets[row + 1] - start)
-            copy_bytes(fast, start, out, to, size)
+            copy_bytes(address_of(fast) + start, address_of(out) + to, size)
             number = host[row]
             host_key[row] = keys[number]
             group_len[row] = group_lengths[number]
