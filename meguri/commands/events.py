@@ -85,8 +85,8 @@ def from_html(
     .xhtml file below DIR. Equal folders give equal events.
 
     \b
-    Exit codes: 0 done; 1 done, but some files were skipped (named on standard error), or the
-    output can't be written; 2 wrong use; 3 the folder can't be read.
+    Exit codes: 0 done; 1 done, but some files were skipped (named on standard error);
+    2 wrong use; 3 the folder can't be read; 70 the output can't be written.
 
     \b
     Examples:

@@ -43,8 +43,8 @@ def raising() -> Iterator[None]:
         (errors.RestoreRefused("x: cut off"), 4),
         (errors.CorruptSnapshot("x: cut off"), 4),
         (errors.OutcomeUnknown("x: cut off"), 4),
-        (errors.CorruptGeneration("x: cut off"), 1),
-        (errors.MeguriError("x:\n  cut\toff"), 1),
+        (errors.CorruptGeneration("x: cut off"), 70),
+        (errors.MeguriError("x:\n  cut\toff"), 70),
     ],
 )
 @pytest.mark.usefixtures("raising")
@@ -62,7 +62,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 def test_every_error_has_an_exit_code() -> None:
     kinds = [getattr(errors, name) for name in errors.__all__]
-    assert {exit_code_of(kind("x")) for kind in kinds} == {1, 2, 3, 4}
+    assert {exit_code_of(kind("x")) for kind in kinds} == {2, 3, 4, 70}
 
 
 @pytest.mark.usefixtures("raising")

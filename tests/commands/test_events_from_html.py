@@ -290,7 +290,7 @@ def test_output_of_another_kind_is_wrong_use(
     assert code == 2
     assert ".jsonl.zst" in err
     code, _, err = rows(site, "--base-url", BASE, "--output", tmp_path / "none" / "x.jsonl")
-    assert code == 1
+    assert code == 70
     assert err.count("\n") == 1
     assert "can't be written" in err
 
