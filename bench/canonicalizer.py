@@ -1,6 +1,6 @@
 """How fast links become canonical URLs: kernels, the parser's share, and which links those are.
 
-    python bench/canonicalizer.py events.jsonl.zst [--pages 1000] [--odd 30]
+Run as `python bench/canonicalizer.py events.jsonl.zst --pages 1000 --odd 30`.
 """
 
 from __future__ import annotations

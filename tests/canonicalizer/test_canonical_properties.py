@@ -40,7 +40,7 @@ policies = st.builds(
 
 
 @given(inputs, bases, st.just(DEFAULT) | policies)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_total_ascii_idempotent(raw: str | bytes, base: str | bytes | None, policy: Policy) -> None:
     result = canonicalize(raw, base, policy)
     assert result == canonicalize(raw, base, policy)
@@ -58,7 +58,7 @@ def test_total_ascii_idempotent(raw: str | bytes, base: str | bytes | None, poli
 
 
 @given(texts, bases)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_text_and_its_bytes_agree(raw: str, base: str | bytes | None) -> None:
     if any("\ud800" <= character <= "\udfff" for character in raw):
         raw = raw.encode("utf-8", "replace").decode()
@@ -66,7 +66,7 @@ def test_text_and_its_bytes_agree(raw: str, base: str | bytes | None) -> None:
 
 
 @given(st.lists(st.sampled_from([*"%%%%25406aAgG./", "%4", "%41", "%2f"]), max_size=12).map("".join))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_escapes_settle_in_one_pass(text: str) -> None:
     once = normal_escapes(text)
     assert normal_escapes(once) == once
