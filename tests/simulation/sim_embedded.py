@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 @dataclass
 class Run:
-    """One call of the program: inputs, options, parameters; `abandon`: if killed once, it is not started again."""
+    """One call of the program: inputs, options, parameters."""
 
     inputs: Sequence[bytes]
     seeds: Sequence[str] = ()
@@ -40,6 +40,10 @@ class Mischief:
     kill: float = 0.0
     power: float = 0.5
     """Share of the kills that are power failures."""
+    only_at: str = ""
+    """Kill at this operation alone."""
+    cut_after: int = 700
+    """Bytes of pages in a round."""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -64,6 +68,8 @@ class EmbeddedCampaign:
         return self.sim.outcome()
 
     def _maybe_kill(self, operation: str) -> None:
+        if self.mischief.only_at not in {"", operation}:
+            return
         if self.happened["killed"] < MOST_KILLS and self.rng.random() < self.mischief.kill:
             self.happened["killed"] += 1
             self.happened[f"killed at {operation}"] += 1
@@ -93,7 +99,11 @@ class EmbeddedCampaign:
         around = self.sim.around("driver")
         bus: Any = around.bus
         driver = RoundDriver(
-            list(self.sim.specs.values()), bus, around, cut_after=700, snapshot_after=self.rng.choice([1, 2000, 10_000])
+            list(self.sim.specs.values()),
+            bus,
+            around,
+            cut_after=self.mischief.cut_after,
+            snapshot_after=self.rng.choice([1, 2000, 10_000]),
         )
         driver.start()
         driver.drain()

@@ -63,6 +63,17 @@ def generate_events(rng: random.Random, count: int) -> list[dict[str, Any]]:
     return events
 
 
+def generate_parking_events(rng: random.Random, count: int) -> list[dict[str, Any]]:
+    """Pages of one seeded host and of others that earn their budgets: much is parked, and released by votes."""
+    events = [{"type": "seed", "urls": [url(0, path)], "observed_at": T0, "cash": 8.0} for path in range(3)]
+    for number in range(count):
+        source = rng.choice([0, 0, *range(HOSTS)])
+        links = [url(rng.randrange(HOSTS), rng.randrange(12)) for _ in range(rng.randint(2, 7))]
+        page = {"url": url(source, rng.randrange(6)), "fetched_at": T0 + 10 + number, "links": links}
+        events.append(page)
+    return events
+
+
 def _page(rng: random.Random, clock: int, any_url: Any) -> dict[str, Any]:
     status = rng.choices([200, 301, 404, 304, 503], [7, 2, 1, 0.5, 0.5])[0]
     event: dict[str, Any] = {"url": any_url(), "status": status}
@@ -121,7 +132,7 @@ def expected(events: Iterable[dict[str, Any]]) -> Expected:
 
 
 def _expect_page(event: dict[str, Any], out: Expected, last: dict[str, int], started: set[str]) -> None:
-    address, status = event["url"], event["status"]
+    address, status = event["url"], event.get("status", 200)
     good = [link for link in event.get("links", []) if link.startswith("https:")]
     out.links += len(event.get("links", []))
     out.rejected += len(event.get("links", [])) - len(good)

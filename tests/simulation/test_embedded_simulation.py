@@ -11,7 +11,7 @@ import pytest
 from meguri_common.bus.simulated import Faults
 from sim_embedded import EmbeddedCampaign, Mischief, Run, small_bundles
 from sim_setup import problems
-from sim_world import UNIT, expected, generate_events, lines, url
+from sim_world import expected, generate_events, generate_parking_events, lines, url
 
 SEEDS = 40
 happened: Counter[str] = Counter()
@@ -27,7 +27,9 @@ def script(seed: int) -> tuple[list[Run], list[dict[str, Any]], int]:
     rng = random.Random(seed)
     events = generate_events(rng, rng.randint(12, 40))
     cut = rng.randint(4, len(events) - 4)
-    first, second = lines(events[:cut]), lines(events[cut:])
+    # An input that begins like one already published goes on behind it; these two are to be different inputs.
+    mark = {"type": "signal", "epoch": seed, "hosts": [], "urls": []}
+    first, second = lines(events[:cut]), lines([mark, *events[cut:]])
     seeds = [url(rng.randrange(6), rng.randrange(4)) for _ in range(2)] if rng.random() < 0.5 else []
     changed = {"prioritizer": {"teleport_rate": 0.4, "discount": 0.9}} if rng.random() < 0.3 else {}
     runs = [Run([first], seeds), Run([first, second], seeds, changed)] if rng.random() < 0.6 else [Run([first, second], seeds)]
@@ -35,9 +37,26 @@ def script(seed: int) -> tuple[list[Run], list[dict[str, Any]], int]:
     return runs, with_seeds + events, rng.choice([1, 3, 3])
 
 
+def between_steps() -> Mischief:
+    """Kills right after a step has committed, in rounds of whole inputs."""
+    return Mischief(kill=0.25, only_at="producer.committed", cut_after=1 << 30)
+
+
 def check(seed: int, mischief: Mischief) -> list[str]:
-    runs, events, partitions = script(seed)
-    undisturbed = EmbeddedCampaign(seed, partitions, Mischief()).run(runs)
+    return compare(seed, *script(seed), mischief)
+
+
+def check_large_rounds(seed: int, mischief: Mischief) -> list[str]:
+    """Whole inputs in one round, much of them parked: the order of steps decides which URLs are released first."""
+    events = generate_parking_events(random.Random(seed), 40)
+    return compare(seed, [Run([lines(events)])], events, 3, mischief)
+
+
+def compare(
+    seed: int, runs: list[Run], events: list[dict[str, Any]], partitions: int, mischief: Mischief
+) -> list[str]:
+    """What is wrong with a disturbed campaign: in itself, and against an undisturbed one."""
+    undisturbed = EmbeddedCampaign(seed, partitions, Mischief(cut_after=mischief.cut_after)).run(runs)
     campaign = EmbeddedCampaign(seed, partitions, mischief)
     disturbed = campaign.run(runs)
     happened.update(campaign.happened)
@@ -53,7 +72,11 @@ def test_killed_runs_end_like_undisturbed_ones(seed: int) -> None:
     assert check(seed, mischief) == [], f"seed {seed}"
 
 
+@pytest.mark.parametrize("seed", range(SEEDS // 4))
+def test_killed_large_rounds_go_on_where_they_were(seed: int) -> None:
+    assert check_large_rounds(seed, between_steps()) == [], f"seed {seed}"
+
+
 def test_the_faults_really_struck() -> None:
     print(dict(sorted(happened.items())))
     assert happened["killed"] > SEEDS
-    assert UNIT

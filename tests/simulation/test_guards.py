@@ -1,0 +1,181 @@
+"""Each guard of the one rule, taken out: the simulations must notice within 50 seeds."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import test_embedded_simulation as embedded
+import test_fleet_simulation as fleets
+from meguri.embedded import driver as driver_module
+from meguri_common.bus.port import Commit
+from meguri_common.bus.simulated import Faults
+from meguri_common.errors import BusError, MeguriError
+from meguri_common.runtime import partition as partition_module
+from meguri_common.runtime import restore as restore_module
+from meguri_common.runtime import worker as worker_module
+from meguri_common.runtime.outputs import Outputs
+from meguri_common.runtime.partition import COMMIT_MARK
+from meguri_prioritizer import service as prioritizer_module
+from sim_embedded import Mischief as EmbeddedMischief
+from sim_embedded import small_bundles
+from sim_fleet import Mischief as FleetMischief
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from meguri_common.bus.port import Message
+    from meguri_common.runtime.partition import LoadedPartition, Surroundings
+
+MOST_SEEDS = 50
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_bundles(monkeypatch)
+
+
+def first_failing(check: Callable[[int], list[str]]) -> int | None:
+    """The first seed that notices, by a wrong end or by any error on the way there."""
+    for seed in range(MOST_SEEDS):
+        try:
+            if check(seed):
+                return seed
+        except (MeguriError, AssertionError, KeyError, IndexError, ValueError):
+            return seed
+    return None
+
+
+def fleet(mischief: Callable[[], FleetMischief] = FleetMischief) -> Callable[[int], list[str]]:
+    return lambda seed: fleets.check(seed, mischief())
+
+
+def killed(rate: float = 0.02, **faults: float) -> Callable[[int], list[str]]:
+    return lambda seed: embedded.check(seed, EmbeddedMischief(kill=rate, faults=Faults(**faults)))
+
+
+def notice(check: Callable[[int], list[str]]) -> None:
+    seed = first_failing(check)
+    assert seed is not None, f"nothing noticed within {MOST_SEEDS} seeds"
+    print(f"noticed at seed {seed}")
+
+
+def test_outputs_of_a_reread_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish_too(loaded: LoadedPartition, committed: int, around: Surroundings) -> None:
+        while loaded.position < committed:
+            messages = around.bus.read(loaded.source, loaded.position, end=committed)
+            if not messages:
+                loaded.position = committed
+                return
+            outputs = Outputs(around.identity.digest())
+            loaded.service.apply(messages, outputs)
+            producer = around.bus.producer("again")
+            producer.begin()
+            for target, payload in outputs.envelopes():
+                producer.publish(target, payload)
+            producer.commit()
+            loaded.position = messages[-1].offset + 1
+
+    monkeypatch.setattr(restore_module, "_read_again", publish_too)
+    notice(fleet())
+    notice(killed())
+
+
+def test_snapshot_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_early(self: Any, loaded: LoadedPartition, messages: Sequence[Message]) -> None:
+        number, position = loaded.number, messages[-1].offset + 1
+        del self._loaded[number]
+        self._producer.begin()
+        outputs = Outputs(self._around.identity.digest())
+        loaded.service.apply(messages, outputs)
+        loaded.position = position
+        if self.spec.stateful and self._wants_snapshot(loaded):
+            worker_module.take_snapshot(loaded, self._around)
+        for target, payload in outputs.envelopes():
+            self._producer.publish(target, payload)
+        self._producer.commit_offsets(self._member, {number: Commit(position, COMMIT_MARK)})
+        self._producer.commit()
+        self._loaded[number] = loaded
+
+    monkeypatch.setattr(worker_module.Worker, "_transact", too_early)
+    notice(fleet())
+
+
+def test_snapshot_after_the_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = partition_module.take_snapshot
+
+    def without_barrier(loaded: LoadedPartition, around: Surroundings, **options: Any) -> None:
+        honest(loaded, around, **{**options, "barrier": lambda: None})
+
+    for module in (worker_module, restore_module, driver_module):
+        monkeypatch.setattr(module, "take_snapshot", without_barrier)
+    monkeypatch.setattr(driver_module.RoundDriver, "snapshot_all", _snapshot_all_without_barrier)
+    notice(fleet(lambda: FleetMischief(power=0.002)))
+    notice(killed())
+
+
+def _snapshot_all_without_barrier(self: Any, *, quick: bool) -> None:
+    for loaded in self._loaded.values():
+        if loaded.spec.stateful:
+            driver_module.take_snapshot(loaded, self._around, quick=quick, clean=True)
+
+
+def test_stale_visit_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = prioritizer_module.apply_visits
+
+    def fold_all(*arguments: Any) -> None:
+        last_visit = next(array for array in arguments[13:14])
+        last_visit[:] = 0
+        honest(*arguments)
+
+    monkeypatch.setattr(prioritizer_module, "apply_visits", fold_all)
+    notice(fleet())
+    notice(killed(0.0))
+
+
+def test_memory_dropped_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = worker_module.Worker._transact
+
+    def keep(self: Any, loaded: LoadedPartition, messages: Sequence[Message]) -> None:
+        try:
+            honest(self, loaded, messages)
+        except BusError:
+            # As if the memory were still the state of the committed offset.
+            self._loaded[loaded.number] = loaded
+            raise
+
+    monkeypatch.setattr(worker_module.Worker, "_transact", keep)
+    notice(fleet())
+
+
+def test_fencing() -> None:
+    def unfenced() -> FleetMischief:
+        faults = Faults(abort=0.05, unknown=0.08, timeout=20_000, fencing=False)
+        return FleetMischief(pause=0.01, pause_steps=600, rebalance=0.004, faults=faults)
+
+    notice(fleet(unfenced))
+
+
+def test_the_drivers_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = driver_module.RoundDriver._finish_round
+
+    def from_the_start(self: Any) -> bool:
+        get = self._bus.get
+        self._bus.get = lambda key: None if key == "driver/place" else get(key)
+        try:
+            return honest(self)
+        finally:
+            self._bus.get = get
+
+    monkeypatch.setattr(driver_module.RoundDriver, "_finish_round", from_the_start)
+    notice(lambda seed: embedded.check_large_rounds(seed, embedded.between_steps()))
+
+
+def test_the_simulations_find_nothing_where_nothing_is_taken_out() -> None:
+    rng = random.Random(99)
+    for seed in rng.sample(range(1000, 2000), 3):
+        assert embedded.check_large_rounds(seed, embedded.between_steps()) == [], seed
+        assert fleet()(seed) == [], seed
+        assert killed()(seed) == [], seed
