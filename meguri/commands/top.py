@@ -1,0 +1,62 @@
+"""`meguri top`: the most important URLs of a data folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meguri.commands.showing import data_option, json_option, print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["top"]
+
+_TERMS = ("cash", "history", "floor", "score", "page_rank", "host_score", "blended")
+
+
+@click.command()
+@data_option
+@click.option("-n", "count", default=20, show_default=True, metavar="N", type=click.IntRange(min=1), help="How many.")
+@click.option("--why", is_flag=True, help="Add the parts of each priority.")
+@json_option
+def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
+    """List the most important URLs of a data folder, best first.
+
+    The priority is that of the moment; the store's record may be a level behind. Parked URLs are not listed.
+
+    With --json: {"urls": [record, ...]}, each with its priority, keys in 16 hex digits, and with --why what the
+    prioritizer knows.
+
+    \b
+    Exit codes: 0 done; 2 wrong use; 4 the data folder can't be used.
+
+    \b
+    Examples:
+      meguri top --data ./meguri-data
+      meguri top --data ./meguri-data -n 100 --why --json | jq '.urls[].url'
+    """  # noqa: D301 - backslash-b keeps click from filling the paragraph
+    from meguri.embedded.questions import record_document, top_urls  # noqa: PLC0415 - --help must not pay for numba
+    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+
+    with open_view(data) as view:
+        rows = top_urls(view.partitions, count, why=why)
+    if as_json:
+        print_json({"urls": [record_document(row) for row in rows]})
+        return
+    for row in rows:
+        named = row.get("url") or f"(on its way to the store: {row['host_key']:016x} {row['path_key']:016x})"
+        click.echo(f"{row['priority']:9.4f}  {named}")
+        if why:
+            click.echo(f"{'':9}  {_parts(row['why'])}")
+    if not rows:
+        click.echo(f"{data}: no URL is admitted yet", err=True)
+
+
+def _parts(why: dict[str, Any]) -> str:
+    terms = why["priority"]
+    shown = [f"{name.replace('_', ' ')} {terms[name]:.4g}" for name in _TERMS if terms[name] is not None]
+    depth = "depth not stated" if why["depth"] is None else f"depth {why['depth']}"
+    suspect = " (trap suspect)" if terms["after_trap_penalty"] != terms["blended"] else ""
+    return f"{', '.join(shown)}{suspect}; {depth} -> {terms['after_depth_penalty']:.4g}, level {terms['level']}"
