@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
@@ -54,7 +54,7 @@ def admitted(url: bytes, *, at: int = START, priority: float = 0.5, depth: int =
         "source": 1,
         "at": at,
         "priority": priority,
-        "reason": reason,
+        "reason": int(reason),
     }
 
 
@@ -111,11 +111,24 @@ def messages(ops: list[Op], start: int = 0) -> list[Message]:
     return found
 
 
+class QuickFiles(LocalFiles):
+    """Without the fsyncs, which nothing here can observe."""
+
+    def sync(self, file: BinaryIO) -> None:
+        file.flush()
+
+    def sync_folder(self, path: str) -> None:
+        assert self.is_folder(path)
+
+    def make_folder(self, path: str) -> None:
+        (self.root / path).mkdir(parents=True, exist_ok=True)
+
+
 class World:
     """A shard, with its snapshots below a folder; dies and restores on demand."""
 
     def __init__(self, root: Path, *, rules: CompactionRules | None = None, files: Any = None) -> None:
-        self.files = files or LocalFiles(root)
+        self.files = files or QuickFiles(root)
         self.rules = rules or CompactionRules(rows=1 << 40, group_rows=4)
         self.random = random.Random(7)
         self.now = 0.0
@@ -299,7 +312,11 @@ class PlainStore:
         released = row["fields"] & UpdateField.RELEASE and record["status"] == Status.TRAPPED
         revived = row["fields"] & UpdateField.REVIVE and record["status"] in (Status.GONE, Status.EXCLUDED_ROBOTS)
         if released or revived:
-            record |= {"status": int(Status.SCHEDULED), "reason": 0, "next_due": max(row["at"] // HOUR, 1)}
+            record |= {
+                "status": int(Status.SCHEDULED),
+                "reason": 0,
+                "next_due": max(row["at"] // HOUR, record["first_seen"], 1),
+            }
         if revived:
             record["retry_count"] = 0
 
