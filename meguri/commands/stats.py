@@ -64,7 +64,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         (
             "time spent",
             f"{found['seconds']:,.1f} s",
-            f"{found['cpu_seconds']:,.1f} s of CPU, in runs that ended in order",
+            f"{found['cpu_seconds']:,.1f} s of CPU in whole runs",
         ),
     ]
     services = [
