@@ -7,12 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sim_setup import Simulation
+
 from meguri.embedded import bundles
 from meguri.embedded.driver import RoundDriver
 from meguri.embedded.ingest import Ingest, operator_events
 from meguri_common.bus.simulated import Faults
 from meguri_common.errors import Fenced, OutcomeUnknown, TransactionAborted
-from sim_setup import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import greenlet
+from sim_world import host_of, lines
 
 from meguri_common.bus.port import TopicPartition
 from meguri_common.bus.simulated import Faults, InstanceDead
@@ -19,11 +20,11 @@ from meguri_common.bus.simulated_state import Transaction
 from meguri_common.keys import host_key, partition_of
 from meguri_common.runtime.worker import Worker, WorkerLimits
 from meguri_common.topics import PAGES
-from sim_world import host_of, lines
 
 if TYPE_CHECKING:
-    from meguri_common.runtime.service import ServiceSpec
     from sim_setup import Simulation
+
+    from meguri_common.runtime.service import ServiceSpec
 
 SERVICES = ("canonicalizer", "dedup", "prioritizer", "store")
 
@@ -224,5 +225,3 @@ class _Publisher:
             transaction.messages.append((target, b"".join(batch), b"", int(self._sim.clock)))
             self._sim.bus.take_effect(transaction)
             self._ends[part].append((self._sim.bus.log(target).next, done + len(batch)))
-
-

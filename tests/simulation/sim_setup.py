@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sim_world import T0, Expected, host_of
+
 from meguri_canonicalizer.policy import DEFAULT
 from meguri_canonicalizer.service import canonicalizer_spec
 from meguri_common.bus.simulated import SimulatedBus
@@ -20,7 +22,6 @@ from meguri_dedup.service import dedup_spec
 from meguri_prioritizer.service import prioritizer_spec
 from meguri_store.queries import Shard
 from meguri_store.service import CompactionRules, store_spec
-from sim_world import T0, Expected, host_of
 
 if TYPE_CHECKING:
     from meguri_common.bus.port import Bus
@@ -41,7 +42,12 @@ class Simulation:
         self.files = SimulatedFiles(lambda: self.clock)
         self.partitions = partitions
         self.identity = CampaignIdentity(
-            campaign=f"sim-{seed}", partitions=partitions, group_by="registrable", policy="", suffix_list="", url_parser=""
+            campaign=f"sim-{seed}",
+            partitions=partitions,
+            group_by="registrable",
+            policy="",
+            suffix_list="",
+            url_parser="",
         )
         self.specs = self.make_specs(parameters or {})
 
@@ -109,7 +115,9 @@ def problems(outcome: dict[str, Any], want: Expected) -> list[str]:
     if len(urls) != len(set(urls)):
         bad.append("a URL has two records")
     if set(urls) != want.urls:
-        bad.append(f"URL set: missing {sorted(want.urls - set(urls))[:3]}, too many {sorted(set(urls) - want.urls)[:3]}")
+        bad.append(
+            f"URL set: missing {sorted(want.urls - set(urls))[:3]}, too many {sorted(set(urls) - want.urls)[:3]}"
+        )
     if outcome["keys"] != len(want.urls) or not all(look["seen"] for look in outcome["seen"].values()):
         bad.append(f"seen-set has {outcome['keys']} keys of {len(want.urls)}")
     visits = {row["url"]: row["crawl_count"] + row["error_count"] for row in outcome["records"]}

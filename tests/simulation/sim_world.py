@@ -65,11 +65,12 @@ def generate_events(rng: random.Random, count: int) -> list[dict[str, Any]]:
 
 def generate_parking_events(rng: random.Random, count: int) -> list[dict[str, Any]]:
     """Pages of one seeded host and of others that earn their budgets: much is parked, and released by votes."""
-    events = [{"type": "seed", "urls": [url(0, path)], "observed_at": T0, "cash": 8.0} for path in range(3)]
+    # Seeds spread over the partitions, so that cash comes to each from all others.
+    events = [{"type": "seed", "urls": [url(host, 0)], "observed_at": T0, "cash": 8.0} for host in (0, 2, 4)]
     for number in range(count):
-        source = rng.choice([0, 0, *range(HOSTS)])
-        links = [url(rng.randrange(HOSTS), rng.randrange(12)) for _ in range(rng.randint(2, 7))]
-        page = {"url": url(source, rng.randrange(6)), "fetched_at": T0 + 10 + number, "links": links}
+        source = rng.choice([0, 2, 4, *range(2 * HOSTS)])
+        links = [url(rng.randrange(2 * HOSTS), rng.randrange(12)) for _ in range(rng.randint(3, 8))]
+        page = {"url": url(source, rng.choice([0, 0, 1, 2])), "fetched_at": T0 + 10 + number, "links": links}
         events.append(page)
     return events
 

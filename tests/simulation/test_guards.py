@@ -6,9 +6,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 import test_embedded_simulation as embedded
 import test_fleet_simulation as fleets
+from sim_embedded import Mischief as EmbeddedMischief
+from sim_embedded import small_bundles
+from sim_fleet import Mischief as FleetMischief
+
 from meguri.embedded import driver as driver_module
 from meguri_common.bus.port import Commit
 from meguri_common.bus.simulated import Faults
@@ -19,9 +22,6 @@ from meguri_common.runtime import worker as worker_module
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.runtime.partition import COMMIT_MARK
 from meguri_prioritizer import service as prioritizer_module
-from sim_embedded import Mischief as EmbeddedMischief
-from sim_embedded import small_bundles
-from sim_fleet import Mischief as FleetMischief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
