@@ -1,4 +1,4 @@
-"""Where the tests find the folder of right answers, and how they read it."""
+"""Where the tests find the folder of right answers, how they read it, and what they say about it at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 TEST_DATA = Path(os.environ.get("MEGURI_TEST_DATA", ROOT.parent / "shared"))
 
-_rows_read: dict[str, int] = {}
+_said: dict[str, str] = {}
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +26,18 @@ def test_data() -> Path:
     return TEST_DATA
 
 
-@pytest.fixture(scope="session")
-def golden_rows(test_data: Path) -> Callable[[str], list[dict[str, Any]]]:
+@pytest.fixture
+def say(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Put a line into the closing summary, under a name; works from the processes of pytest-xdist too."""
+
+    def note(name: str, line: str) -> None:
+        request.node.user_properties.append(("say", (name, line)))
+
+    return note
+
+
+@pytest.fixture
+def golden_rows(test_data: Path, say: Callable[[str, str], None]) -> Callable[[str], list[dict[str, Any]]]:
     """Reader of a JSON Lines file below the folder: every row, counted for the closing summary."""
 
     def read(name: str) -> list[dict[str, Any]]:
@@ -37,13 +47,21 @@ def golden_rows(test_data: Path) -> Callable[[str], list[dict[str, Any]]]:
         with path.open("rb") as lines:
             rows = [json.loads(line) for line in lines if line.strip()]
         assert rows, f"{path} is empty"
-        _rows_read[name] = len(rows)
+        say(f"right answers in {name}", f"{len(rows)} rows read")
         return rows
 
     return read
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Collect what tests had to say, from whichever process they ran in."""
+    for kind, value in report.user_properties:
+        if kind == "say":
+            name, line = value
+            _said[name] = line
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many rows of which files were read."""
-    for name, count in sorted(_rows_read.items()):
-        terminalreporter.write_line(f"right answers: {count} rows of {name}")
+    """Say it."""
+    for name, line in sorted(_said.items()):
+        terminalreporter.write_line(f"{name}: {line}")

@@ -1,4 +1,4 @@
-"""What both simulations share: a simulated bus, files and clock under the real services, and what came of a campaign."""
+"""What both simulations share: simulated bus, files and clock under the real services, and what came of it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sim_embedded import EmbeddedCampaign, Mischief, Run, small_bundles
@@ -12,6 +12,9 @@ from sim_setup import problems
 from sim_world import expected, generate_events, generate_parking_events, lines, url
 
 from meguri_common.bus.simulated import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BATCHES, BATCH = 12, 10
 FAULTS = ("killed", "power failure", "killed at file.write", "killed at bus.read", "OutcomeUnknown")
@@ -76,13 +79,13 @@ def compare(
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_killed_runs_end_like_undisturbed_ones(batch: int) -> None:
+def test_killed_runs_end_like_undisturbed_ones(batch: int, say: Callable[[str, str], None]) -> None:
     happened: Counter[str] = Counter()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         rate = random.Random(seed * 17).choice([0.002, 0.01, 0.03])
         mischief = Mischief(kill=rate, faults=Faults(abort=0.01, unknown=0.02))
         assert check(seed, mischief, happened) == [], f"seed {seed}"
-    print(f"seeds {batch * BATCH} to {seed}: {dict(sorted(happened.items()))}")
+    say(f"embedded, seeds {batch * BATCH} to {seed}", str(dict(sorted(happened.items()))))
     missing = [fault for fault in FAULTS if not happened[fault]]
     assert not missing, f"never happened: {missing}"
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from sim_fleet import Fleet, Mischief
 from sim_setup import Simulation, problems
 from sim_world import expected, generate_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BATCHES, BATCH = 12, 20
 FAULTS = (
@@ -40,10 +44,10 @@ def check(seed: int, mischief: Mischief, happened: Counter[str] | None = None) -
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_disturbed_fleets_end_right(batch: int) -> None:
+def test_disturbed_fleets_end_right(batch: int, say: Callable[[str, str], None]) -> None:
     happened: Counter[str] = Counter()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         assert check(seed, Mischief(), happened) == [], f"seed {seed}"
-    print(f"seeds {batch * BATCH} to {seed}: {dict(sorted(happened.items()))}")
+    say(f"fleet, seeds {batch * BATCH} to {seed}", str(dict(sorted(happened.items()))))
     missing = [fault for fault in FAULTS if not happened[fault]]
     assert not missing, f"never happened: {missing}"
