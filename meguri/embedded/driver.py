@@ -165,12 +165,14 @@ class RoundDriver:
         """Snapshot every partition that has moved: what a clean stop leaves.
 
         Args:
-            quick: changes only, for a stop that must not take long; else full rewrites where they are due.
+            quick: changes only, for a stop that must not take long; else full rewrites where they are due, until
+                `stopping` says otherwise.
         """
         self._bus.barrier()
         for loaded in self._loaded.values():
-            if loaded.spec.stateful and (loaded.moved or not quick):
-                take_snapshot(loaded, self._around, quick=quick, clean=True, barrier=lambda: None)
+            hurry = quick or self._stopping()
+            if loaded.spec.stateful and (loaded.moved or not hurry):
+                take_snapshot(loaded, self._around, quick=hurry, clean=True, barrier=lambda: None)
 
     def close(self) -> None:
         """Make what was committed durable and let the bus go."""
@@ -194,6 +196,8 @@ class RoundDriver:
             place = (place + 1) % len(self._steps)
             idle = 0 if self._step(place, round_end) else idle + 1
         for loaded in self._loaded.values():
+            if self._stopping():
+                return False
             if loaded.spec.stateful and loaded.inbox_bytes >= self._snapshot_after:
                 take_snapshot(loaded, self._around)
         if self._loaded[self._steps[0][0].name, 0].position:
