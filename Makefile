@@ -6,6 +6,7 @@ VENV   ?= .venv
 DATA   ?= ./meguri-data
 INPUT  ?= examples/sqlite-docs.jsonl.zst
 ARGS   ?=
+WORKERS ?= auto
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -23,8 +24,8 @@ help: ## list the targets
 run: $(VENV)/.run ## run the pipeline over the example, into $(DATA)
 	$(BIN)/meguri run $(INPUT) --data $(DATA) $(ARGS)
 
-test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, ARGS="-n 2" runs two at once
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, WORKERS=0 runs them in one process
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev ## style, types and import contracts
 	$(BIN)/ruff check .
