@@ -185,7 +185,7 @@ class World:
         return [record for chunk in self.shard().hosts() for record in chunk.to_pylist()]
 
 
-def fold_one(record: dict[str, Any], visit: dict[str, Any]) -> str:
+def fold_one(record: dict[str, Any], visit: dict[str, Any]) -> str:  # noqa: PLR0911 - a table has many cells
     """Fold a visit into a record, in place, cell by cell of the outcome table; gives crawl, failure or neither."""
     hour = visit["fetched_at"] // HOUR
     status, flags = visit["status"], visit["flags"]

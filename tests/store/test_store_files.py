@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 
 import duckdb
-import polars
+import msgspec
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import store_world as world
+import xxhash
 
 from meguri_common.bus.port import Message
 from meguri_common.errors import (
@@ -50,7 +54,7 @@ def test_other_tools_open_the_files(tmp_path):
     urls, hosts = (f"{tmp_path}/store/shard-00000/current/{name}.parquet" for name in ("urls", "hosts"))
     expected = [(row["url"], row["status"], row["next_due"]) for row in live.urls()]
     assert duckdb.sql(f"select url, status, next_due from '{urls}'").fetchall() == expected
-    assert polars.read_parquet(urls).select("url", "status", "next_due").rows() == expected
+    assert pl.read_parquet(urls).select("url", "status", "next_due").rows() == expected
     owned = duckdb.sql(
         f"select h.host_group, count(*) from '{urls}' u join '{hosts}' h using (host_key) group by all order by all"
     ).fetchall()
@@ -153,9 +157,10 @@ def test_a_failed_write_leaves_the_last_state_and_the_memory(tmp_path, compact):
         try:
             live.snapshot(compact=compact)
         except OSError as problem:
-            assert problem.errno == errno.ENOSPC
+            full = problem.errno
         else:
             break
+        assert full == errno.ENOSPC
         attempts += 1
         live.files.limit = None
         verify_generation(live.files, folder, world.IDENTITY)
@@ -198,8 +203,6 @@ def test_an_altered_file_is_refused(tmp_path, name):
 
 def rewritten(live: world.World, name: str, change) -> str:
     """Write a changed table back, with sizes and checksums that fit; gives the folder."""
-    import xxhash
-
     folder = live.store.base.folder
     path = live.files.root / folder / name
     schema = URL_SCHEMA if name == "urls.parquet" else HOST_SCHEMA
@@ -244,8 +247,6 @@ def test_another_campaigns_generation_is_refused(tmp_path):
     live = world.World(tmp_path)
     first_load(live)
     live.snapshot(compact=True)
-    import msgspec
-
     other = msgspec.structs.replace(world.IDENTITY, policy="other")
     with pytest.raises(CampaignMismatch, match="policy"):
         Generation.open(live.files, live.store.base.folder, other)
@@ -374,7 +375,7 @@ def test_foreign_rows_and_altered_deltas_are_refused(tmp_path):
     live = world.World(tmp_path)
     votes = pa.RecordBatch.from_pylist([{"host_key": 1, "source_host": 2}], SCHEMAS[RowKind.VOTE])
     message = Message(4, encode(RowKind.VOTE, votes, world.IDENTITY.digest()), b"", 0)
-    with pytest.raises(EnvelopeError, match="message 4 .* VOTE"):
+    with pytest.raises(EnvelopeError, match=r"message 4 .* VOTE"):
         live.store.apply([message], Outputs(world.IDENTITY.digest()))
     first_load(live)
     live.snapshot()
@@ -401,8 +402,6 @@ def test_the_spec_makes_shards_under_the_parameters_it_is_given(tmp_path):
 
 @pytest.mark.parametrize("partitions", [1, 3, 8, 64, 1000])
 def test_the_manifest_tiles_the_key_space(tmp_path, partitions):
-    import msgspec
-
     identity = msgspec.structs.replace(world.IDENTITY, partitions=partitions)
     files = LocalFiles(tmp_path)
     manifest = write_manifest(files, identity)
@@ -426,8 +425,6 @@ def test_the_manifest_tiles_the_key_space(tmp_path, partitions):
     ],
 )
 def test_a_manifest_with_gaps_or_overlaps_is_refused(tmp_path, damage):
-    import msgspec
-
     identity = msgspec.structs.replace(world.IDENTITY, partitions=4)
     files = LocalFiles(tmp_path)
     write_manifest(files, identity)
@@ -440,3 +437,22 @@ def test_a_manifest_with_gaps_or_overlaps_is_refused(tmp_path, damage):
     with pytest.raises(ManifestError, match=r"store\.json"):
         read_manifest(files)
     assert len(make_manifest(identity).shards) == 4
+
+
+def test_a_single_record_is_found_without_the_compiled_kernels(tmp_path):
+    live = world.World(tmp_path)
+    first_load(live)
+    live.snapshot(compact=True)
+    live.feed([world.visit(PAGES[1], status=404)])
+    live.snapshot()
+    keys = world.keys_of(PAGES[1])
+    program = (
+        "import sys, msgspec\nfrom pathlib import Path\n"
+        "from meguri_common.identity import CampaignIdentity\nfrom meguri_common.runtime.files import LocalFiles\n"
+        "from meguri_store.queries import open_shard\n"
+        f"identity = CampaignIdentity.decode({world.IDENTITY.encode()!r})\n"
+        f"record = open_shard(LocalFiles(Path({str(tmp_path)!r})), 0, identity).get(**{keys!r})\n"
+        "assert 'numba' not in sys.modules\nprint(record['url'], record['http_status'])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [PAGES[1].decode(), "404"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -31,7 +33,7 @@ def test_merge_in_chunks(base, new, cuts, limit):
     bounds = [0, *sorted(cut for cut in cuts if cut < len(base)), len(base)]
     merged, at = [], 0
     new_columns = columns(new)
-    chunks = [base[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False) if begin < end]
+    chunks = [base[begin:end] for begin, end in itertools.pairwise(bounds) if begin < end]
     for chunk in chunks:
         out = np.empty(len(chunk) + len(new), np.int64)
         count, at = merge_rows(*columns(chunk), *new_columns, at, limit, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_grouping_of_messages_changes_nothing(batch, cuts):
         whole, pieces = world.World(Path(one)), world.World(Path(other))
         whole.feed(batch)
         bounds = [0, *sorted(cut for cut in cuts if cut < len(batch)), len(batch)]
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             pieces.feed(batch[begin:end])
             pieces.snapshot()
         assert whole.urls() == pieces.urls()

@@ -184,10 +184,12 @@ def _changed(
     for name, counts in (("crawl_total", changes.crawls), ("error_total", changes.errors)):
         most = np.iinfo(np.uint32).max
         column(name)[target] = np.minimum(column(name)[target].astype(np.int64) + counts[change], most)
+    averages = column("avg_latency")
     for at, key in zip(target.tolist(), change.tolist(), strict=True):
+        average = int(averages[at])
         for latency in changes.latencies.get(key, ()):
-            average = int(column("avg_latency")[at])
-            column("avg_latency")[at] = (7 * average + latency + 4) // 8 if average else latency
+            average = (7 * average + latency + 4) // 8 if average else latency
+        averages[at] = average
 
     groups = records.column("host_group").to_pylist()
     domains = records.column("registrable_domain").to_pylist()
