@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meguri.commands.showing import data_option, json_option, print_json
+from meguri_common.records import ParkReason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,8 @@ _TERMS = ("cash", "history", "floor", "score", "page_rank", "host_score", "blend
 def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
     """List the most important URLs of a data folder, best first.
 
-    The priority is that of the moment; the store's record may be a level behind. Parked URLs are not listed.
+    The priority is that of the moment; the store's record may be a level behind. Parked URLs are among them, and
+    marked; what comes next is for meguri due to say.
 
     With --json: {"urls": [record, ...]}, each with its priority, keys in 16 hex digits, and with --why what the
     prioritizer knows.
@@ -47,7 +49,8 @@ def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
         return
     for row in rows:
         named = row.get("url") or f"(on its way to the store: {row['host_key']:016x} {row['path_key']:016x})"
-        click.echo(f"{row['priority']:9.4f}  {named}")
+        parked = f"  (parked: {ParkReason(row['reason']).name.lower()})" if row.get("reason") else ""
+        click.echo(f"{row['priority']:9.4f}  {named}{parked}")
         if why:
             click.echo(f"{'':9}  {_parts(row['why'])}")
     if not rows:
