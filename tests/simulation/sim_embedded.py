@@ -18,7 +18,8 @@ from meguri_common.errors import Fenced, OutcomeUnknown, TransactionAborted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MOST_KILLS = 40
+MOST_KILLS = 20
+"""Of a run; after them it is left in peace, so that it ends."""
 
 
 class Killed(BaseException):
@@ -56,13 +57,14 @@ class EmbeddedCampaign:
         self.rng = random.Random(seed * 31 + 7)
         self.mischief = mischief
         self.happened: Counter[str] = Counter()
-        self._calls_left = 0
+        self._kills = 0
         self.sim.bus.before = lambda operation, _instance: self._maybe_kill(operation)
         self.sim.files.before = self._maybe_kill
 
     def run(self, runs: Sequence[Run]) -> dict[str, Any]:
         """All runs, to their ends; what came of them."""
         for run in runs:
+            self._kills = 0
             self.sim.specs = self.sim.make_specs(run.parameters)
             while not self._attempt(run):
                 self.sim.clock += 1
@@ -71,13 +73,14 @@ class EmbeddedCampaign:
     def _maybe_kill(self, operation: str) -> None:
         if self.mischief.only_at not in {"", operation}:
             return
-        if self.happened["killed"] < MOST_KILLS and self.rng.random() < self.mischief.kill:
+        if self._kills < MOST_KILLS and self.rng.random() < self.mischief.kill:
+            self._kills += 1
             self.happened["killed"] += 1
             self.happened[f"killed at {operation}"] += 1
             raise Killed(operation)
 
     def _attempt(self, run: Run) -> bool:
-        calm = self.happened["killed"] >= MOST_KILLS
+        calm = self._kills >= MOST_KILLS
         self.sim.bus.faults = Faults() if calm else self.mischief.faults
         try:
             self._process(run)
@@ -91,7 +94,7 @@ class EmbeddedCampaign:
         except (TransactionAborted, OutcomeUnknown, Fenced) as problem:
             # The embedded program ends on a bus that fails; it is started again.
             self.happened[type(problem).__name__] += 1
-            self.happened["killed"] += 1
+            self._kills += 1
             self.sim.bus.kill("driver")
             return False
         return True
