@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
-from meguri_common.errors import InputUnreadable
 
 from meguri.embedded.inputs import open_input
+from meguri_common.errors import InputUnreadable
 
 if TYPE_CHECKING:
     from pathlib import Path

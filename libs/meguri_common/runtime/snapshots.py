@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
@@ -19,12 +19,12 @@ import xxhash
 from meguri_common.errors import CorruptSnapshot
 from meguri_common.identity import CampaignIdentity  # noqa: TC001 - msgspec resolves the field's type at run time
 from meguri_common.runtime.files import write_durably
+from meguri_common.runtime.hashing import HashingFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from typing_extensions import Buffer
 
     from meguri_common.runtime.files import FileSystem
 
@@ -68,44 +68,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: int = _VERSION
 
 
-class _Hashing:
-    """A file being written: counts and hashes what passes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = xxhash.xxh64()
-        self.size = 0
-        self.closed = False
-
-    def write(self, chunk: Buffer) -> int:
-        view = memoryview(chunk)
-        self._file.write(view)
-        self._hash.update(view)
-        self.size += view.nbytes
-        return view.nbytes
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def checksum(self) -> str:
-        return self._hash.hexdigest()
-
-
 @dataclass
 class SnapshotWriter:
     """What `Service.save` writes through."""
@@ -139,7 +101,7 @@ class SnapshotWriter:
         path = f"{folder}/{name}"
         try:
             with self.files.create(temporary) as file:
-                hashing = _Hashing(file)
+                hashing = HashingFile(file)
                 yield hashing
                 self.files.sync(file)
             self.files.rename(temporary, path)
@@ -148,7 +110,7 @@ class SnapshotWriter:
             raise
         self.files.sync_folder(folder)
         self.written += hashing.size
-        self.kept.append(FileRef(role, path, hashing.size, hashing.checksum(), rows))
+        self.kept.append(FileRef(role, path, hashing.size, hashing.checksum, rows))
 
     def keep(self, reference: FileRef) -> None:
         """Go on using a file of the previous snapshot, or one that the service itself made durable."""

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from meguri_common.filters.bloom import Filter
 from meguri_common.kernels.xxh64 import hash_path_keys
 from meguri_common.records import ParkReason, Status
+from meguri_common.runtime.hashing import HashingFile
 from meguri_common.runtime.snapshots import FileRef
 from meguri_common.wire.columns import binary_parts
 from meguri_store.generation import FILES, FileMark, GroupMeta, Meta
-from meguri_store.hashing import HashingFile
 from meguri_store.merge import CHUNK_ROWS
 from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
 
