@@ -133,18 +133,18 @@ def _record(story: dict[str, Any]) -> _Rows:
 
 
 def _priority(terms: dict[str, Any]) -> _Rows:
-    rank = terms["page_rank"]
+    rank, cash, suspect = terms["page_rank"], terms["in_cash"], terms["trap_penalty"]
     seed = terms["last_seed"]
     return [
         ("depth", "not stated" if terms["depth"] is None else str(terms["depth"])),
         ("last seeded", "never" if seed is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seed))),
-        ("cash", f"{terms['cash']:.6g} held, {terms['history']:.6g} earned before, {terms['floor']:.6g} of the pool"),
+        ("cash", f"{cash['cash']:.6g} held, {cash['history']:.6g} earned before, {cash['floor']:.6g} of the pool"),
         ("score", f"{terms['score']:.6g} (of the cash)"),
         ("page rank", "none imported" if rank is None else f"{rank:.6g}, epoch {terms['page_rank_epoch']}"),
         ("host score", f"{terms['host_score']:.6g}"),
         ("blended", f"{terms['blended']:.6g}"),
-        ("trap penalty", f"-> {terms['after_trap_penalty']:.6g}"),
-        ("depth penalty", f"-> {terms['after_depth_penalty']:.6g}: the priority"),
+        ("trap penalty", "none" if suspect is None else f"x {suspect:g} -> {terms['after_trap_penalty']:.6g}"),
+        ("depth penalty", f"-> {terms['priority']:.6g}: the priority"),
         ("level", str(terms["level"])),
         ("in the store", "none yet" if terms["in_store"] is None else f"{terms['in_store']:.6g}"),
     ]
@@ -155,8 +155,9 @@ def _host(host: dict[str, Any]) -> _Rows:
     rows = [
         ("budget", f"{host['url_count']:,} used of {budget}{_note(host.get('budget_set_by_operator'), 'set')}"),
         ("depth cap", "none" if host["depth_cap"] is None else str(host["depth_cap"])),
-        ("in-degree", "not known here" if host["in_degree"] is None else f"{host['in_degree']:,} hosts link to it"),
+        ("in-degree", _in_degree(host)),
         ("vouched for", "yes" if host["vouched_for"] else "no"),
+        *([("parked", _parked_here(host["parked"]))] if "parked" in host else []),
         ("trap suspect", "yes" if host["trap_suspect"] else "no"),
         ("score", f"{host['host_score']:.6g}"),
     ]
@@ -170,6 +171,16 @@ def _host(host: dict[str, Any]) -> _Rows:
             ("latency", "not known" if host["avg_latency_ms"] is None else f"{host['avg_latency_ms']} ms"),
         ]
     return rows
+
+
+def _parked_here(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count) or "none"
+
+
+def _in_degree(host: dict[str, Any]) -> str:
+    if host["in_degree"] is None:
+        return "not known here"
+    return f"{'' if host['in_degree_exact'] else 'about '}{host['in_degree']:,} hosts link to it"
 
 
 def _note(by_operator: bool | None, verb: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["top"]
 
-_TERMS = ("cash", "history", "floor", "score", "page_rank", "host_score", "blended")
+_TERMS = ("score", "page_rank", "host_score", "blended")
 
 
 @click.command()
@@ -59,7 +59,8 @@ def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
 
 def _parts(why: dict[str, Any]) -> str:
     terms = why["priority"]
-    shown = [f"{name.replace('_', ' ')} {terms[name]:.4g}" for name in _TERMS if terms[name] is not None]
+    shown = [f"{name} {value:.4g}" for name, value in terms["in_cash"].items()]
+    shown += [f"{name.replace('_', ' ')} {terms[name]:.4g}" for name in _TERMS if terms[name] is not None]
     depth = "depth not stated" if why["depth"] is None else f"depth {why['depth']}"
-    suspect = " (trap suspect)" if terms["after_trap_penalty"] != terms["blended"] else ""
-    return f"{', '.join(shown)}{suspect}; {depth} -> {terms['after_depth_penalty']:.4g}, level {terms['level']}"
+    suspect = "" if terms["trap_penalty"] is None else " (trap suspect)"
+    return f"{', '.join(shown)}{suspect}; {depth} -> {terms['priority']:.4g}, level {terms['level']}"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_url"]
 
-_BY_OPERATOR = "an operator's release"
-
 
 def explain_url(view: View, raw: str | bytes, base: str | bytes | None = None) -> dict[str, Any]:
     """What is known of a link, as a JSON object.
@@ -31,7 +29,7 @@ def explain_url(view: View, raw: str | bytes, base: str | bytes | None = None) -
         `known` (the frontier has the URL), `ok`, `steps` [{name, value, changed}], `reject_reason`; for a usable link
         `canon`, `host_group`, `host_key`, `path_key`, `partition`, and, null where there is none: `seen`
         {exact, filter}, `record`, `admitted` {source, first_seen}, `parked` {reason, would_release}, `due`
-        {hour, why_not}, `visits`, `priority` (each term), `host`.
+        {hour, why_not}, `visits`, `priority` (each term, cash in units of 2^-32), `host`.
     """
     policy = view.campaign.policy
     out: dict[str, Any] = {
@@ -57,7 +55,7 @@ def explain_url(view: View, raw: str | bytes, base: str | bytes | None = None) -
     prioritizer: Any = view.partition("prioritizer", number).service
     shard = shard_of(view.partition("store", number))
     seen = dedup.look(found.host_key, found.path_key)
-    state = prioritizer.look(found.host_key, found.path_key)
+    state: dict[str, Any] = prioritizer.look(found.host_key, found.path_key)
     record = shard.get(found.host_key, found.path_key)
     host = _host(state, shard.host(found.host_key))
     return out | {
@@ -80,14 +78,13 @@ def _admitted(record: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"source": Source(record["source"]).name.lower(), "first_seen": record["first_seen"]}
 
 
-def _parked(state: dict[str, Any] | None, record: dict[str, Any] | None) -> dict[str, Any] | None:
-    reason = state["parked"] if state else None
-    if reason is None and record is not None and record["reason"]:
-        reason = ParkReason(record["reason"]).name.lower()
-    if reason is None:
+def _parked(state: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state["parked"] is not None:
+        return {"reason": state["parked"], "would_release": state["would_release"]}
+    if record is None or not record["reason"]:
         return None
-    stated = state["would_release"] if state else None
-    return {"reason": reason, "would_release": f"{stated}; or {_BY_OPERATOR}" if stated else _BY_OPERATOR}
+    # The prioritizer has let it go; the store is about to hear of it.
+    return {"reason": ParkReason(record["reason"]).name.lower(), "would_release": "nothing more: it is being released"}
 
 
 def _due(record: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -101,15 +98,15 @@ def _due(record: dict[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def _visits(state: dict[str, Any] | None, record: dict[str, Any] | None) -> dict[str, Any] | None:
+def _visits(state: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any] | None:
     if record is None:
         return None
     names = ("crawl_count", "change_count", "error_count", "retry_count", "http_status", "last_crawled", "last_changed")
-    return {"last_visit": state["last_visit"] if state else None, **{name: record[name] for name in names}}
+    return {"last_visit": state["last_visit"], **{name: record[name] for name in names}}
 
 
-def _priority(state: dict[str, Any] | None, record: dict[str, Any] | None) -> dict[str, Any] | None:
-    if state is None:
+def _priority(state: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any] | None:
+    if not state["known"]:
         return None
     return {
         **state["priority"],
@@ -119,13 +116,14 @@ def _priority(state: dict[str, Any] | None, record: dict[str, Any] | None) -> di
     }
 
 
-def _host(state: dict[str, Any] | None, record: dict[str, Any] | None) -> dict[str, Any]:
+def _host(state: dict[str, Any], record: dict[str, Any] | None) -> dict[str, Any]:
     """What the prioritizer says of the host, of the moment, over what the store's record does."""
     out: dict[str, Any] = {}
     if record is not None:
         flags = HostFlag(record["flags"])
         out = {
             "in_degree": None,
+            "in_degree_exact": None,
             "url_budget": record["url_budget"] or None,
             "url_count": record["url_count"],
             "depth_cap": record["depth_cap"] or None,
@@ -138,6 +136,4 @@ def _host(state: dict[str, Any] | None, record: dict[str, Any] | None) -> dict[s
             "error_total": record["error_total"],
             "avg_latency_ms": record["avg_latency"] or None,
         }
-    if state is not None and "host" in state:
-        out |= state["host"]
-    return out
+    return out | (state["host"] or {})

@@ -198,7 +198,7 @@ def test_top_is_in_order_and_marks_parked_ones(small: SimpleNamespace) -> None:
     assert [row["priority"] for row in found] == sorted((row["priority"] for row in found), reverse=True)
     for row in found:
         assert (row["host_key"], row["path_key"]) == keys_of(row["url"])
-        assert row["why"]["priority"]["after_depth_penalty"] == row["priority"]
+        assert row["why"]["priority"]["priority"] == row["priority"]
     assert asked(small.data, "top", "-n", "3")["urls"] == [
         {name: value for name, value in row.items() if name != "why"} for row in found[:3]
     ]
