@@ -6,9 +6,12 @@ OPIC: Abiteboul, Preda, Cobena, "Adaptive On-Line Page Importance Computation", 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "LEVELS",
@@ -18,6 +21,7 @@ __all__ = [
     "compress",
     "crosses",
     "depth_penalty",
+    "level_bounds",
     "opic_score",
     "pay",
     "quantize",
@@ -118,6 +122,21 @@ def quantize(priority: float, levels: int) -> int:
     if priority >= 1:
         return levels - 1
     return max(0, levels - 1 - int(-math.log2(priority) * (levels - 1) / _HALVINGS))
+
+
+def level_bounds(levels: int = LEVELS) -> NDArray[np.float32]:
+    """The least f32 of each level, found by bisection over bit patterns, which order as the numbers do; (levels,)."""
+    out = np.zeros(levels, np.float32)
+    for level in range(1, levels):
+        low, high = 0, 0x3F800000  # 0 is below every level, 1 in the highest
+        while high - low > 1:
+            middle = (low + high) // 2
+            if quantize(float(np.uint32(middle).view(np.float32)), levels) >= level:
+                high = middle
+            else:
+                low = middle
+        out[level] = np.uint32(high).view(np.float32)
+    return out
 
 
 def crosses(before: float, after: float, levels: int) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meguri_common.records import NO_DEPTH, ParkReason
-from meguri_prioritizer.kernels import flags as bits
-from meguri_prioritizer.kernels.state import held_rows, priorities_of
+from meguri_prioritizer import layout
+from meguri_prioritizer.kernels.admission import note
+from meguri_prioritizer.kernels.held import walk_held
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,94 +20,91 @@ if TYPE_CHECKING:
     from meguri_prioritizer.state import PartitionState
     from meguri_prioritizer.step import Step
 
-__all__ = ["ask_again", "priorities", "release_host"]
+__all__ = ["ask_again", "release_host"]
 
-
-def priorities(state: PartitionState, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Priorities of admitted URLs as of now; shape (n,) f32."""
-    out = np.empty(len(rows), np.float32)
-    urls, hosts = state.urls, state.hosts
-    priorities_of(
-        rows, urls["host"], urls["cash"], urls["history"], urls["depth"], state.rank, state.ranked,
-        hosts["flags"], hosts["score"], state.totals, state.weights, out,
-    )  # fmt: skip
-    return out
+_SHARE = 64
+"""A batch is at least this part of what waits: each costs a walk over all of it, so the walks stay few."""
+_NOTHING = np.zeros(0, np.int64)
 
 
 def ask_again(state: PartitionState, step: Step) -> None:
-    """Send a continuation row for each host that this message gave a reason to, if it holds something back."""
-    count, hosts = len(state.hosts), state.hosts
-    asked = np.flatnonzero(hosts["marks"][:count] & bits.HOST_JUDGE)
-    hosts["marks"][asked] &= ~bits.HOST_JUDGE
-    send = [host for host in asked.tolist() if not hosts["flags"][host] & bits.RELEASING and _waits(state, host)]
-    if send:
-        rows = np.array(send, np.int64)
-        hosts["flags"][rows] |= bits.RELEASING
-        hosts["marks"][rows] |= bits.HOST_DIRTY
-        step.again(hosts["host_key"][rows])
+    """Send a continuation row for each host that this message gave a reason to, if it has something to let go."""
+    asked = state.queue[layout.ASKED, : state.queued[layout.ASKED]].tolist()
+    state.queued[layout.ASKED] = 0
+    hosts = state.hosts.records
+    for host in asked:
+        hosts["marks"][host] &= 0xFF ^ layout.HOST_ASKED
+        if not hosts["flags"][host] & layout.RELEASING and _waits(state, host):
+            hosts["flags"][host] |= layout.RELEASING
+            hosts["marks"][host] |= layout.HOST_DIRTY
+            step.again(int(hosts["key"][host]))
 
 
-def release_host(state: PartitionState, step: Step, host: int) -> None:
-    """One batch of a host: first those that robots rules excluded, then parked ones by priority, then key."""
-    hosts, urls = state.hosts, state.urls
-    batch = state.parameters["release_batch"]
-    hosts["marks"][host] |= bits.HOST_DIRTY
+def release_host(state: PartitionState, step: Step, host: int) -> NDArray[np.int64]:
+    """One batch of a host: excluded URLs first, then parked ones by priority, then key. Gives rows released."""
+    hosts = state.hosts.records
+    hosts["marks"][host] |= layout.HOST_DIRTY
+    released = _NOTHING
     if hosts["robots_at"][host]:
-        excluded = _held(state, host, parked=False)
-        rows = excluded[np.argsort(urls["path_key"][excluded], kind="stable")][:batch]
-        urls["flags"][rows] &= ~bits.EXCLUDED
-        urls["marks"][rows] |= bits.CHANGED
-        step.revive(state, rows, int(hosts["robots_at"][host]) - 1)
-        if len(excluded) <= batch:
-            hosts["robots_at"][host] = 0
-    elif _has_room(state, host):
-        parked = _releasable(state, host)
-        order = np.lexsort((urls["path_key"][parked], urls["host_key"][parked], -priorities(state, parked)))
-        budget, count = int(hosts["budget"][host]), int(hosts["count"][host])
-        room = min(batch, budget - count) if budget else batch
-        rows = parked[order[:room]]
-        urls["reason"][rows] = ParkReason.NONE
-        urls["marks"][rows] |= bits.CHANGED | bits.TOUCHED | bits.RELEASED
-        hosts["count"][host] += len(rows)
-        hosts["marks"][host] |= bits.HOST_STEPPED
+        _revive(state, step, host)
+    elif _waits(state, host):
+        released = _release(state, host)
     if _waits(state, host):
-        step.again(hosts["host_key"][host : host + 1].copy())
+        hosts["flags"][host] |= layout.RELEASING
+        step.again(int(hosts["key"][host]))
     else:
-        hosts["flags"][host] &= ~bits.RELEASING
-
-
-def _has_room(state: PartitionState, host: int) -> bool:
-    budget = state.hosts["budget"][host]
-    return bool(budget == 0 or state.hosts["count"][host] < budget)
+        hosts["flags"][host] &= 0xFFFF ^ layout.RELEASING
+    return released
 
 
 def _waits(state: PartitionState, host: int) -> bool:
-    """Whether something is held back that the rules would let go."""
-    if state.hosts["held"][host] < 0:
-        state.hosts["robots_at"][host] = 0
-        return False
-    if state.hosts["robots_at"][host]:
-        if len(_held(state, host, parked=False)):
-            return True
-        state.hosts["robots_at"][host] = 0
-    return _has_room(state, host) and len(_releasable(state, host)) > 0
+    """Whether something is held back that is to be looked at. Counts tell: nothing is walked."""
+    record = state.hosts.records[host]
+    if record["robots_at"] and record["held_robots"]:
+        return True
+    if record["flags"] & layout.CAP_ROSE and record["held_depth"]:
+        return True
+    room = record["budget"] == 0 or record["count"] < record["budget"]
+    return bool(room and record["held_budget"])
 
 
-def _releasable(state: PartitionState, host: int) -> NDArray[np.int64]:
-    """Parked URLs that depth and an operator don't hold back."""
-    parked = _held(state, host, parked=True)
-    cap, depth = int(state.hosts["depth_cap"][host]), state.urls["depth"][parked]
-    within = (depth <= cap) | (depth == NO_DEPTH) if cap else np.ones(len(parked), np.bool_)
-    out: NDArray[np.int64] = parked[within]
-    return out
+def _walk(state: PartitionState, host: int, robots_at: int) -> NDArray[np.int64]:
+    record = state.hosts.records[host]
+    # A URL that is parked and excluded counts twice, and is one entry; more room than needed does no harm.
+    most = int(record["held_depth"]) + int(record["held_budget"]) + int(record["held_robots"])
+    rows = np.empty(most, np.int64)
+    found = walk_held(host, robots_at, state.urls.records, state.hosts.records, state.held, state.held_meta, rows)
+    return rows[:found]
 
 
-def _held(state: PartitionState, host: int, *, parked: bool) -> NDArray[np.int64]:
-    urls = state.urls
-    out = np.empty(256, np.int64)
-    columns = (urls["flags"], urls["reason"], urls["next_held"], state.hosts["held"], parked)
-    found = held_rows(host, *columns, out)
-    if found > len(out):
-        out = np.empty(found, np.int64)
-        found = held_rows(host, *columns, out)
-    return out[:found]
+def _revive(state: PartitionState, step: Step, host: int) -> None:
+    """Bring back a batch of what robots rules excluded before they changed, by key."""
+    hosts, urls = state.hosts.records, state.urls.records
+    robots_at = int(hosts["robots_at"][host]) - 1
+    excluded = _walk(state, host, robots_at)
+    size = max(state.parameters["release_batch"], len(excluded) // _SHARE)
+    rows = excluded[np.argsort(urls["path_key"][excluded], kind="stable")][:size]
+    urls["flags"][rows] = (urls["flags"][rows] & (0xFFFF ^ layout.EXCLUDED)) | layout.CHANGED
+    hosts["held_robots"][host] -= len(rows)
+    step.revive(state, rows, np.full(len(rows), robots_at, np.uint32))
+    if len(rows) == len(excluded):
+        hosts["robots_at"][host] = 0
+
+
+def _release(state: PartitionState, host: int) -> NDArray[np.int64]:
+    """Schedule a batch of parked URLs while the budget lasts."""
+    hosts, urls = state.hosts.records, state.urls.records
+    parked = _walk(state, host, -1)
+    hosts["flags"][host] &= 0xFFFF ^ layout.CAP_ROSE
+    size = max(state.parameters["release_batch"], len(parked) // _SHARE)
+    if hosts["budget"][host]:
+        size = min(size, max(int(hosts["budget"][host]) - int(hosts["count"][host]), 0))
+    rows = parked[np.lexsort((urls["path_key"][parked], -state.priorities(parked)))][:size]
+    # After the walk each of them is parked for want of budget.
+    hosts["held_budget"][host] -= len(rows)
+    kept = (1 << layout.REASON_SHIFT) - 1
+    urls["flags"][rows] = (urls["flags"][rows] & kept) | layout.CHANGED | layout.TOUCHED | layout.RELEASED
+    if len(rows):
+        hosts["count"][host] += len(rows)
+        note(host, hosts, state.queue, state.queued)
+    return rows

@@ -6,131 +6,161 @@ Meunier, AofA 2007), standard error 3.25 %. A reported number never falls.
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from meguri_common.runtime.chain import TableSource, load_tables
-from meguri_prioritizer.columns import PairTable
-from meguri_prioritizer.kernels.votes import add_to_sketch, count_exact
+from meguri_prioritizer.kernels.votes import (
+    BLOCKS,
+    FIRST_ROOM,
+    PAIRS,
+    PENDING,
+    SKETCHES,
+    USED,
+    apply_votes,
+)
+from meguri_prioritizer.layout import SKETCH_BITS, SKETCHED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from meguri_common.runtime.snapshots import SnapshotReader
+    from meguri_prioritizer.tables import KeyTable
 
-__all__ = ["EXACT_LIMIT", "REGISTERS", "Sources"]
+__all__ = ["Sources"]
 
-EXACT_LIMIT = 64
-REGISTERS = 1024
-_ALPHA = 0.7213 / (1 + 1.079 / REGISTERS)
-_PAIRS = pa.schema([("host_key", pa.uint64()), ("source_host", pa.uint64())])
-_SKETCHES = pa.schema([("host_key", pa.uint64()), ("registers", pa.binary(REGISTERS))])
+_REGISTERS = 1 << SKETCH_BITS
+_LARGEST_BLOCK = 64
+_PAIR_SCHEMA = pa.schema([("host", pa.uint32()), ("source", pa.uint64())])
+_SKETCH_SCHEMA = pa.schema([("host", pa.uint32()), ("registers", pa.binary(_REGISTERS))])
 
 
 class Sources:
     """Who links to the hosts of a partition."""
 
     def __init__(self) -> None:
-        self._pairs = PairTable(("host_key", "source_host"), {})
-        self._saved_pairs = 0
-        self._sketches: dict[int, NDArray[np.uint8]] = {}
-        self._changed_sketches: set[int] = set()
+        self._arena = np.zeros(FIRST_ROOM * 16, np.uint64)
+        self._meta = np.full(BLOCKS, -1, np.int64)
+        self._meta[[USED, SKETCHES, PENDING, PAIRS]] = 0
+        self._registers = np.zeros((1, _REGISTERS), np.uint8)
+        self._sketch_host = np.zeros(1, np.int64)
+        self._sketch_changed = np.zeros(1, np.uint8)
+        self._pending_host = np.zeros(16, np.int64)
+        self._pending_source = np.zeros(16, np.uint64)
 
     def add(
         self,
-        host_keys: NDArray[np.uint64],
-        host_rows: NDArray[np.int64],
+        rows: NDArray[np.int64],
         sources: NDArray[np.uint64],
-        in_degree: NDArray[np.uint32],
-    ) -> NDArray[np.int64]:
-        """Count votes.
+        hosts: NDArray[Any],
+        rule: NDArray[np.uint64],
+        queue: NDArray[np.int32],
+        queued: NDArray[np.int64],
+    ) -> None:
+        """Count votes in order: hosts that are linked to (rows of the table), and those that link (keys); both (n,)."""
+        need = int(self._meta[PENDING]) + len(rows)
+        if need > len(self._pending_host):
+            self._pending_host = _longer(self._pending_host, need)
+            self._pending_source = _longer(self._pending_source, need)
+        done = 0
+        while True:
+            done = apply_votes(
+                done, rows, sources, hosts, self._arena, self._meta, self._registers, self._sketch_host,
+                self._sketch_changed, self._pending_host, self._pending_source, rule, queue, queued,
+            )  # fmt: skip
+            if done == len(rows):
+                return
+            if self._meta[USED] + _LARGEST_BLOCK > len(self._arena):
+                self._arena = _longer(self._arena, len(self._arena) + _LARGEST_BLOCK)
+            sketches = int(self._meta[SKETCHES])
+            if sketches == len(self._registers):
+                self._registers = _longer(self._registers, sketches + 1)
+                self._sketch_host = _longer(self._sketch_host, len(self._registers))
+                self._sketch_changed = _longer(self._sketch_changed, len(self._registers))
 
-        Args:
-            host_keys: hosts that are linked to, shape (n,) u64.
-            host_rows: their rows, shape (n,) i64.
-            sources: hosts that link, shape (n,) u64.
-            in_degree: column of the host table, updated in place.
+    def nbytes(self) -> int:
+        """Bytes in use."""
+        return int(self._meta[USED]) * 8 + int(self._meta[SKETCHES]) * _REGISTERS + int(self._meta[PENDING]) * 16
 
-        Returns:
-            Rows of hosts whose in-degree has grown, each once, in order of their first vote.
-        """
-        sketched = np.fromiter(self._sketches, np.uint64, len(self._sketches))
-        exact = ~np.isin(host_keys, sketched)
-        before = len(self._pairs)
-        rows = self._pairs.locate(host_keys[exact], sources[exact])
-        grown = count_exact(rows, before, host_rows[exact], in_degree)
-        changed = list(dict.fromkeys(host_rows[exact][grown].tolist()))
-        by_key = dict(zip(host_rows.tolist(), host_keys.tolist(), strict=True))
-        for row in changed:
-            if in_degree[row] > EXACT_LIMIT:
-                self._sketch(by_key[row], in_degree, row)
-        for key in dict.fromkeys(host_keys[~exact].tolist()):
-            row = next(row for row, other in by_key.items() if other == key)
-            if self._add_to_sketch(key, sources[host_keys == np.uint64(key)], in_degree, row):
-                changed.append(row)
-        return np.array(changed, np.int64)
+    def sketches(self) -> int:
+        """Hosts counted by a sketch."""
+        return int(self._meta[SKETCHES])
 
-    def tables(self) -> list[TableSource]:
-        """For snapshots."""
-        changed = sorted(self._changed_sketches)
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def tables(self, hosts: KeyTable) -> list[TableSource]:
+        """For `save_tables`."""
+        sketches = int(self._meta[SKETCHES])
+        changed = int(np.count_nonzero(self._sketch_changed[:sketches]))
+        pairs, pending = int(self._meta[PAIRS]), int(self._meta[PENDING])
         return [
-            TableSource("sources", len(self._pairs), len(self._pairs) - self._saved_pairs, self._export_pairs),
-            TableSource("sketches", len(self._sketches), len(changed), self._export_sketches),
+            TableSource("sources", pairs, pending, lambda only: self._export_pairs(hosts, changed_only=only)),
+            TableSource("sketches", sketches, changed, lambda only: self._export_sketches(changed_only=only)),
         ]
 
     def saved(self) -> None:
         """What was exported is durable."""
-        self._saved_pairs = len(self._pairs)
-        self._changed_sketches.clear()
+        self._meta[PENDING] = 0
+        self._sketch_changed.fill(0)
 
-    def load(self, reader: SnapshotReader) -> None:
-        """Take over a snapshot."""
+    def load(self, reader: SnapshotReader, hosts: KeyTable, rule: NDArray[np.uint64]) -> None:
+        """Take over a snapshot, after the hosts: their in-degrees stand, their sources are filed anew."""
+        degree, budget, flags = (hosts[name].copy() for name in ("in_degree", "budget", "flags"))
+        hosts["in_degree"][:] = 0
+        queue, queued = np.zeros((2, len(hosts) + 1), np.int32), np.zeros(2, np.int64)
         for batch in load_tables(reader, "sources"):
-            hosts, sources = (batch.column(name).to_numpy() for name in _PAIRS.names)
-            self._pairs.locate(hosts, sources)
+            rows = batch.column("host").to_numpy().astype(np.int64)
+            exact = (flags[rows] & SKETCHED) == 0
+            self.add(rows[exact], batch.column("source").to_numpy()[exact], hosts.records, rule, queue, queued)
         for batch in load_tables(reader, "sketches"):
-            for key, registers in zip(*(batch.column(name).to_pylist() for name in _SKETCHES.names), strict=True):
-                self._sketches[key] = np.frombuffer(registers, np.uint8).copy()
+            for row, registers in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                self._put_sketch(row, np.frombuffer(registers, np.uint8), hosts)
+        hosts["in_degree"][:], hosts["budget"][:] = degree, budget
+        hosts["marks"][:] = 0
         self.saved()
 
-    def _sketch(self, key: int, in_degree: NDArray[np.uint32], row: int) -> None:
-        """Go over from the exact set to a sketch of the same sources; the pairs stay, and speak no more."""
-        count = len(self._pairs)
-        mine = self._pairs["source_host"][:count][self._pairs["host_key"][:count] == np.uint64(key)]
-        self._sketches[key] = np.zeros(REGISTERS, np.uint8)
-        self._add_to_sketch(key, mine, in_degree, row)
+    def _put_sketch(self, row: int, registers: NDArray[np.uint8], hosts: KeyTable) -> None:
+        sketch = int(hosts.records["sources"][row])
+        if sketch < 0:
+            sketch = int(self._meta[SKETCHES])
+            self._meta[SKETCHES] += 1
+            if sketch == len(self._registers):
+                self._registers = _longer(self._registers, sketch + 1)
+                self._sketch_host = _longer(self._sketch_host, len(self._registers))
+                self._sketch_changed = _longer(self._sketch_changed, len(self._registers))
+            hosts.records["sources"][row] = sketch
+            self._sketch_host[sketch] = row
+        self._registers[sketch] = registers
 
-    def _add_to_sketch(self, key: int, sources: NDArray[np.uint64], in_degree: NDArray[np.uint32], row: int) -> bool:
-        registers = self._sketches[key]
-        if not add_to_sketch(registers, sources):
-            return False
-        self._changed_sketches.add(key)
-        estimate = min(round(_estimate(registers)), (1 << 32) - 1)
-        if estimate <= in_degree[row]:
-            return False
-        in_degree[row] = estimate
-        return True
-
-    def _export_pairs(self, changed_only: bool) -> pa.RecordBatch:
-        start = self._saved_pairs if changed_only else 0
-        columns = [self._pairs[name][start : len(self._pairs)] for name in _PAIRS.names]
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_PAIRS)
-
-    def _export_sketches(self, changed_only: bool) -> pa.RecordBatch:
-        keys = sorted(self._changed_sketches if changed_only else self._sketches)
-        registers = [self._sketches[key].tobytes() for key in keys]
+    def _export_pairs(self, hosts: KeyTable, *, changed_only: bool) -> pa.RecordBatch:
+        if changed_only:
+            pending = int(self._meta[PENDING])
+            rows, sources = self._pending_host[:pending], self._pending_source[:pending]
+        else:
+            exact = np.flatnonzero((hosts["flags"] & SKETCHED == 0) & (hosts["in_degree"] > 0))
+            counts = hosts["in_degree"][exact].astype(np.int64)
+            rows = np.repeat(exact, counts)
+            firsts = np.repeat(np.cumsum(counts) - counts, counts)
+            places = np.repeat(hosts["sources"][exact].astype(np.int64), counts) + np.arange(len(rows)) - firsts
+            sources = self._arena[places]
         return pa.RecordBatch.from_arrays(
-            [pa.array(keys, pa.uint64()), pa.array(registers, pa.binary(REGISTERS))], schema=_SKETCHES
+            [pa.array(rows.astype(np.uint32)), pa.array(sources.copy())], schema=_PAIR_SCHEMA
+        )
+
+    def _export_sketches(self, *, changed_only: bool) -> pa.RecordBatch:
+        sketches = int(self._meta[SKETCHES])
+        rows = np.flatnonzero(self._sketch_changed[:sketches]) if changed_only else np.arange(sketches)
+        chosen = np.ascontiguousarray(self._registers[rows])
+        registers = pa.Array.from_buffers(pa.binary(_REGISTERS), len(rows), [None, pa.py_buffer(chosen)])
+        return pa.RecordBatch.from_arrays(
+            [pa.array(self._sketch_host[rows].astype(np.uint32)), registers], schema=_SKETCH_SCHEMA
         )
 
 
-def _estimate(registers: NDArray[np.uint8]) -> float:
-    """Cardinality: harmonic mean, and linear counting where many registers are still empty."""
-    raw = _ALPHA * REGISTERS * REGISTERS / float(np.sum(np.exp2(-registers.astype(np.float64))))
-    empty = int(np.count_nonzero(registers == 0))
-    if raw <= 2.5 * REGISTERS and empty:
-        return REGISTERS * math.log(REGISTERS / empty)
-    return raw
+def _longer(array: NDArray[Any], need: int) -> NDArray[Any]:
+    """A copy with room for `need` rows and half as many again; the new ones are 0."""
+    grown = np.zeros((need + need // 2, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

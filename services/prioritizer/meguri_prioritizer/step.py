@@ -11,8 +11,8 @@ from meguri_common.keys import partitions_of
 from meguri_common.records import UpdateField
 from meguri_common.topics import DELTAS, FRONTIER
 from meguri_common.wire.schemas import SCHEMAS, RowKind
-from meguri_prioritizer.columns import PairTable
-from meguri_prioritizer.kernels import flags as bits
+from meguri_prioritizer import layout
+from meguri_prioritizer.tables import PairTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "batch_of"]
 
-_RECORD_FLAGS = 0xFF
-"""Host flags that the record knows; those above them are the prioritizer's own."""
+_CREDIT = {"host_key": "first", "path_key": "second", "units": "units", "depth": "depth"}
+_VOTE = {"host_key": "first", "source_host": "second"}
 
 
 def batch_of(kind: RowKind, **columns: Any) -> pa.RecordBatch:
     """A batch of a row kind from numpy columns or Arrow arrays."""
     schema = SCHEMAS[kind]
-    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    arrays = [
+        column if isinstance(column := columns[field.name], pa.Array) else pa.array(column, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class Step:
@@ -38,76 +42,88 @@ class Step:
     def __init__(self, partition: int, partitions: int) -> None:
         self._partition = partition
         self._partitions = partitions
-        self.credits = PairTable(("host_key", "path_key"), {"units": (np.uint64, 0), "depth": (np.uint16, 0)})
-        self.votes = PairTable(("host_key", "source_host"), {})
+        self._outputs: Outputs
+        self._again: list[int] = []
+        self._outcomes = False
+        self.credits = PairTable()
+        self.votes = PairTable()
 
     def begin(self, outputs: Outputs) -> None:
         """Start over, for a new step."""
-        self.outputs = outputs
+        self._outputs = outputs
+        self._again.clear()
+        self._outcomes = False
         self.credits.clear()
         self.votes.clear()
 
     def delta(self, kind: RowKind, batch: pa.RecordBatch) -> None:
         """Tell the store."""
-        self.outputs.add(DELTAS, self._partition, kind, batch)
+        if batch.num_rows:
+            self._outcomes |= kind == RowKind.OUTCOME
+            self._outputs.add(DELTAS, self._partition, kind, batch)
 
-    def update(self, state: PartitionState, rows: NDArray[np.int64], fields: NDArray[np.uint8], at: int = 0) -> None:
-        """Tell the store what changed of URLs."""
+    def revive(self, state: PartitionState, rows: NDArray[np.int64], at: NDArray[np.uint32]) -> None:
+        """Tell the store to bring URLs back, due at `at`; (n,) each."""
         if not len(rows):
             return
-        urls = state.urls
+        if self._outcomes:
+            # Updates go before outcomes: without a fence a failure told earlier would undo the revival.
+            self._outputs.fence()
+            self._outcomes = False
+        urls = state.urls.records[rows]
         batch = batch_of(
             RowKind.UPDATE,
-            host_key=urls["host_key"][rows],
-            path_key=urls["path_key"][rows],
-            fields=fields,
-            priority=urls["sent"][rows],
-            depth=urls["depth"][rows],
-            at=np.full(len(rows), at, np.uint32),
+            host_key=state.hosts.records["key"][urls["host"]],
+            path_key=urls["path_key"],
+            fields=np.full(len(rows), int(UpdateField.REVIVE), np.uint8),
+            priority=urls["sent"],
+            depth=urls["depth"],
+            at=at,
         )
         self.delta(RowKind.UPDATE, batch)
 
-    def revive(self, state: PartitionState, rows: NDArray[np.int64], at: int) -> None:
-        """Tell the store to bring URLs back; between what it was told of them before and what it will be."""
-        if len(rows):
-            self.outputs.fence()
-            self.update(state, rows, np.full(len(rows), int(UpdateField.REVIVE), np.uint8), at)
-            self.outputs.fence()
-
-    def again(self, host_keys: NDArray[np.uint64]) -> None:
-        """Continuation rows: judge what these hosts hold back."""
-        self.outputs.add(FRONTIER, self._partition, RowKind.RELEASE, batch_of(RowKind.RELEASE, host_key=host_keys))
+    def again(self, host_key: int) -> None:
+        """A continuation row: look at what this host holds back."""
+        self._again.append(host_key)
 
     def end(self, state: PartitionState) -> None:
-        """Send credits, votes, and hosts that changed."""
-        self._send(RowKind.CREDIT, self.credits, ("host_key", "path_key", "units", "depth"))
-        self._send(RowKind.VOTE, self.votes, ("host_key", "source_host"))
-        marks, count = state.hosts["marks"], len(state.hosts)
-        stepped = (marks[:count] & bits.HOST_STEPPED) != 0
-        marks[:count] &= ~bits.HOST_STEPPED
-        rows = np.flatnonzero(stepped & ((state.hosts["flags"][:count] & bits.ANNOUNCED) != 0))
-        if not len(rows):
-            return
-        hosts = state.hosts
-        batch = batch_of(
-            RowKind.HOST,
-            host_key=hosts["host_key"][rows],
-            flags=hosts["flags"][rows] & np.uint16(_RECORD_FLAGS),
-            url_budget=hosts["budget"][rows],
-            url_count=hosts["count"][rows],
-            depth_cap=hosts["depth_cap"][rows],
-            host_score=hosts["score"][rows],
-            crawl_delay=hosts["crawl_delay"][rows],
-        )
-        self.delta(RowKind.HOST, batch)
+        """Send credits, votes, continuations, and hosts that changed."""
+        self._send(RowKind.CREDIT, self.credits, _CREDIT)
+        self._send(RowKind.VOTE, self.votes, _VOTE)
+        if self._again:
+            rows = batch_of(RowKind.RELEASE, host_key=np.array(self._again, np.uint64))
+            self._outputs.add(FRONTIER, self._partition, RowKind.RELEASE, rows)
+        stepped = state.queue[layout.STEPPED, : state.queued[layout.STEPPED]]
+        state.queued[layout.STEPPED] = 0
+        hosts = state.hosts.records
+        hosts["marks"][stepped] &= 0xFF ^ layout.HOST_STEPPED
+        rows = np.sort(stepped[(hosts["flags"][stepped] & layout.ANNOUNCED) != 0])
+        if len(rows):
+            self.delta(RowKind.HOST, _host_rows(hosts[rows]))
 
-    def _send(self, kind: RowKind, table: PairTable, names: tuple[str, ...]) -> None:
-        count = len(table)
-        if not count:
+    def _send(self, kind: RowKind, table: PairTable, columns: dict[str, str]) -> None:
+        """Rows to the partitions of their hosts, in the order in which the step came upon them."""
+        if not len(table):
             return
-        columns = {name: table[name][:count].copy() for name in names}
-        owners = partitions_of(columns["host_key"], self._partitions)
-        for partition in np.unique(owners).tolist():
-            mine = owners == partition
-            batch = batch_of(kind, **{name: column[mine] for name, column in columns.items()})
-            self.outputs.add(FRONTIER, partition, kind, batch)
+        records = table.records[: len(table)]
+        owners = partitions_of(records["first"], self._partitions).astype(np.uint16)
+        counts = np.bincount(owners, minlength=self._partitions)
+        order = np.argsort(owners, kind="stable") if counts.max() < len(table) else slice(None)
+        batch = batch_of(kind, **{name: records[field][order] for name, field in columns.items()})
+        start = 0
+        for partition, count in enumerate(counts.tolist()):
+            self._outputs.add(FRONTIER, partition, kind, batch.slice(start, count))
+            start += count
+
+
+def _host_rows(hosts: NDArray[Any]) -> pa.RecordBatch:
+    return batch_of(
+        RowKind.HOST,
+        host_key=hosts["key"],
+        flags=hosts["flags"] & np.uint16(layout.RECORD_FLAGS),
+        url_budget=hosts["budget"],
+        url_count=hosts["count"],
+        depth_cap=hosts["depth_cap"],
+        host_score=hosts["score"],
+        crawl_delay=hosts["crawl_delay"],
+    )

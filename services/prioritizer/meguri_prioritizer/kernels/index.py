@@ -1,8 +1,13 @@
-"""Open-addressing indexes from keys to row numbers of append-only columns."""
+"""Open-addressing indexes from keys to the rows of append-only tables.
+
+A slot is 0 or a row + 1 in its low bits, with as many bits of the key's hash above them as there is room for: a
+stranger in the way is told by those bits, without a look at its record. Tables have a power of two of slots, always
+more than rows.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,147 +18,164 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "find_pairs",
-    "find_singles",
-    "locate_pairs",
-    "locate_singles",
+    "find_keys",
+    "find_urls",
+    "locate_keys",
+    "locate_urls",
+    "mix",
+    "rebuild_keys",
     "rebuild_pairs",
-    "rebuild_singles",
-    "spread",
+    "rebuild_urls",
 ]
 
-_AHEAD = 12
+_FAR = 16
 """Rows between asking for an index slot's cache line and using it."""
+_NEAR = 8
+"""Rows between asking for the record that the slot names and using it."""
 
 
 @inline_kernel
-def spread(key: np.uint64) -> np.uint64:
-    """A hash of a key."""
-    # Keys are hashes already; both halves of a pair count, since one page's targets share few hosts.
-    return key ^ (key >> np.uint64(29))
+def mix(first: np.uint64, second: np.uint64) -> np.uint64:
+    """A hash of two words: low half for the place, high half for the slot's check bits."""
+    mixed = (second ^ (first * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+    return mixed ^ (mixed >> np.uint64(32))
 
 
 @kernel
-def locate_pairs(
-    slots: NDArray[np.int32],
-    first: NDArray[np.uint64],
-    second: NDArray[np.uint64],
+def locate_urls(
+    slots: NDArray[np.uint32],
+    urls: NDArray[Any],
     count: NDArray[np.int64],
-    in_first: NDArray[np.uint64],
-    in_second: NDArray[np.uint64],
+    hosts: NDArray[np.int64],
+    paths: NDArray[np.uint64],
     rows: NDArray[np.int64],
+    append: bool,
 ) -> None:
-    """rows[i] = row of (in_first[i], in_second[i]); keys not there are appended as new rows.
+    """rows[i] = row of the URL of host row hosts[i] and path key paths[i]; columns (n,).
 
-    `slots` holds row + 1 or 0, and has a power of two of entries, more than the rows after this call. `count[0]` is
-    the number of rows.
+    Unknown ones become new rows if `append`, which the table must have room for, else -1. `count[0]` is the number of
+    rows.
     """
     mask = np.uint64(slots.size - 1)
-    total = in_first.size
+    total = paths.size
     for i in range(total):
-        if i + _AHEAD < total:
-            prefetch(slots, np.int64((spread(in_second[i + _AHEAD]) ^ in_first[i + _AHEAD]) & mask))
-        a = in_first[i]
-        b = in_second[i]
-        at = (spread(b) ^ a) & mask
+        if i + _FAR < total:
+            prefetch(slots, np.int64(mix(np.uint64(hosts[i + _FAR]), paths[i + _FAR]) & mask))
+        if i + _NEAR < total:
+            ahead = np.uint64(slots[np.int64(mix(np.uint64(hosts[i + _NEAR]), paths[i + _NEAR]) & mask)]) & mask
+            if ahead != np.uint64(0):
+                prefetch(urls, np.int64(ahead) - 1)
+        host = hosts[i]
+        path = paths[i]
+        hashed = mix(np.uint64(host), path)
+        check = (hashed >> np.uint64(32)) & ~mask
+        at = hashed & mask
+        row = -1
         while True:
-            row = slots[np.int64(at)] - 1
-            if row < 0:
-                row = count[0]
-                first[row] = a
-                second[row] = b
-                count[0] = row + 1
-                slots[np.int64(at)] = row + 1
+            slot = np.uint64(slots[np.int64(at)])
+            if slot == np.uint64(0):
+                row = -1
                 break
-            if second[row] == b and first[row] == a:
+            row = np.int64(slot & mask) - 1
+            if (slot & ~mask) == check and urls[row].path_key == path and urls[row].host == host:
                 break
             at = (at + np.uint64(1)) & mask
+        if row < 0 and append:
+            row = count[0]
+            count[0] = row + 1
+            urls[row].path_key = path
+            urls[row].host = host
+            urls[row].depth = 0xFFFF  # nobody has stated one; all else of a new record is 0
+            slots[np.int64(at)] = np.uint32(check | np.uint64(row + 1))
         rows[i] = row
 
 
 @kernel
-def find_pairs(
-    slots: NDArray[np.int32],
-    first: NDArray[np.uint64],
-    second: NDArray[np.uint64],
-    in_first: NDArray[np.uint64],
-    in_second: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-) -> None:
-    """rows[i] = row of (in_first[i], in_second[i]), or -1."""
-    mask = np.uint64(slots.size - 1)
-    for i in range(in_first.size):
-        a = in_first[i]
-        b = in_second[i]
-        at = (spread(b) ^ a) & mask
-        while True:
-            row = slots[np.int64(at)] - 1
-            if row < 0 or (second[row] == b and first[row] == a):
-                break
-            at = (at + np.uint64(1)) & mask
-        rows[i] = row
+def find_urls(
+    slots: NDArray[np.uint32], urls: NDArray[Any], count: NDArray[np.int64], host: int, path: np.uint64
+) -> int:
+    """Row of a URL, or -1."""
+    rows = np.empty(1, np.int64)
+    locate_urls(slots, urls, count, np.full(1, host, np.int64), np.full(1, path, np.uint64), rows, False)
+    return rows[0]
 
 
 @kernel
-def rebuild_pairs(slots: NDArray[np.int32], first: NDArray[np.uint64], second: NDArray[np.uint64], count: int) -> None:
+def rebuild_urls(slots: NDArray[np.uint32], urls: NDArray[Any], count: int) -> None:
     """Fill an empty index with the first `count` rows."""
     mask = np.uint64(slots.size - 1)
     for row in range(count):
-        at = (spread(second[row]) ^ first[row]) & mask
+        hashed = mix(np.uint64(urls[row].host), urls[row].path_key)
+        at = hashed & mask
         while slots[np.int64(at)] != 0:
             at = (at + np.uint64(1)) & mask
-        slots[np.int64(at)] = row + 1
+        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
 
 
 @kernel
-def locate_singles(
-    slots: NDArray[np.int32],
-    keys: NDArray[np.uint64],
+def locate_keys(
+    slots: NDArray[np.uint32],
+    records: NDArray[Any],
     count: NDArray[np.int64],
-    in_keys: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
     rows: NDArray[np.int64],
+    append: bool,
 ) -> None:
-    """`locate_pairs` for keys of one word."""
+    """`locate_urls` for records of one `key`. Equal keys in a row are looked up once."""
     mask = np.uint64(slots.size - 1)
-    for i in range(in_keys.size):
-        a = in_keys[i]
-        at = spread(a) & mask
+    for i in range(keys.size):
+        key = keys[i]
+        if i > 0 and key == keys[i - 1]:
+            rows[i] = rows[i - 1]
+            continue
+        hashed = mix(np.uint64(0), key)
+        check = (hashed >> np.uint64(32)) & ~mask
+        at = hashed & mask
+        row = -1
         while True:
-            row = slots[np.int64(at)] - 1
-            if row < 0:
-                row = count[0]
-                keys[row] = a
-                count[0] = row + 1
-                slots[np.int64(at)] = row + 1
+            slot = np.uint64(slots[np.int64(at)])
+            if slot == np.uint64(0):
+                row = -1
                 break
-            if keys[row] == a:
+            row = np.int64(slot & mask) - 1
+            if (slot & ~mask) == check and records[row].key == key:
                 break
             at = (at + np.uint64(1)) & mask
+        if row < 0 and append:
+            row = count[0]
+            count[0] = row + 1
+            records[row].key = key
+            slots[np.int64(at)] = np.uint32(check | np.uint64(row + 1))
         rows[i] = row
 
 
 @kernel
-def find_singles(
-    slots: NDArray[np.int32], keys: NDArray[np.uint64], in_keys: NDArray[np.uint64], rows: NDArray[np.int64]
-) -> None:
-    """rows[i] = row of in_keys[i], or -1."""
-    mask = np.uint64(slots.size - 1)
-    for i in range(in_keys.size):
-        at = spread(in_keys[i]) & mask
-        while True:
-            row = slots[np.int64(at)] - 1
-            if row < 0 or keys[row] == in_keys[i]:
-                break
-            at = (at + np.uint64(1)) & mask
-        rows[i] = row
+def find_keys(slots: NDArray[np.uint32], records: NDArray[Any], count: NDArray[np.int64], key: np.uint64) -> int:
+    """Row of a key, or -1."""
+    rows = np.empty(1, np.int64)
+    locate_keys(slots, records, count, np.full(1, key, np.uint64), rows, False)
+    return rows[0]
 
 
 @kernel
-def rebuild_singles(slots: NDArray[np.int32], keys: NDArray[np.uint64], count: int) -> None:
+def rebuild_keys(slots: NDArray[np.uint32], records: NDArray[Any], count: int) -> None:
     """Fill an empty index with the first `count` rows."""
     mask = np.uint64(slots.size - 1)
     for row in range(count):
-        at = spread(keys[row]) & mask
+        hashed = mix(np.uint64(0), records[row].key)
+        at = hashed & mask
         while slots[np.int64(at)] != 0:
             at = (at + np.uint64(1)) & mask
-        slots[np.int64(at)] = row + 1
+        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
+
+
+@kernel
+def rebuild_pairs(slots: NDArray[np.uint32], pairs: NDArray[Any], count: int) -> None:
+    """Fill an empty index with the first `count` pairs."""
+    mask = np.uint64(slots.size - 1)
+    for row in range(count):
+        hashed = mix(pairs[row].first, pairs[row].second)
+        at = hashed & mask
+        while slots[np.int64(at)] != 0:
+            at = (at + np.uint64(1)) & mask
+        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
