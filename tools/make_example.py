@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script, not a package
 """Make the shipped example, `examples/sqlite-docs.jsonl.zst`, from the HTML of the Debian package sqlite3-doc.
 
     apt-get download sqlite3-doc
