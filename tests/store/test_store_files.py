@@ -456,3 +456,35 @@ def test_a_single_record_is_found_without_the_compiled_kernels(tmp_path):
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == [PAGES[1].decode(), "404"]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_comes_in_while_a_snapshot_is_being_committed_is_kept(tmp_path, compact):
+    live, twin = world.World(tmp_path), world.PlainStore()
+    parts = [
+        [world.admitted(url, reason=number % 5 == 0) for number, url in enumerate(PAGES)],
+        [
+            world.visit(PAGES[1]),
+            world.update(PAGES[0], UpdateField.RELEASE),
+            world.admitted(world.url_of("n.org", "x")),
+        ],
+        [world.visit(PAGES[1], at=world.START + 7200, status=404)],
+    ]
+    for part in parts:
+        twin.apply(part)
+    live.feed(parts[0])
+    if compact:
+        live.store.request_compaction()
+    writer = live.snapshots.writer(live.offset, live.last, quick=False)
+    live.store.save(writer)
+    live.feed(parts[1])
+    live.last = live.snapshots.commit(
+        writer, topic_id="t", identity=world.IDENTITY, parameters=world.PARAMETERS, logic_version=1
+    )
+    live.store.saved()
+    live.feed(parts[2])
+    assert live.urls() == twin.urls()
+    live.snapshot()
+    live.restore()
+    assert live.urls() == twin.urls()
+    assert live.hosts() == twin.hosts()
