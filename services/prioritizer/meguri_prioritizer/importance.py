@@ -21,6 +21,7 @@ __all__ = [
     "compress",
     "crosses",
     "depth_penalty",
+    "depth_power",
     "level_bounds",
     "opic_score",
     "pay",
@@ -111,8 +112,13 @@ def trap_penalty(priority: float, *, suspect: bool, factor: float = 0.1) -> np.f
 
 
 def depth_penalty(priority: float, depth: int, *, decay: float = 0.95) -> np.float32:
-    """The penalty of the distance from a seed; the power in f64, rounded to f32."""
-    return np.float32(priority) * np.float32(math.pow(decay, depth)) if depth else np.float32(priority)
+    """The penalty of the distance from a seed: the factor in f32, its power in f64 rounded to f32."""
+    return np.float32(priority) * depth_power(depth, decay) if depth else np.float32(priority)
+
+
+def depth_power(depth: int, decay: float) -> np.float32:
+    """decay ^ depth as the penalty takes it."""
+    return np.float32(math.pow(float(np.float32(decay)), depth))
 
 
 def quantize(priority: float, levels: int) -> int:

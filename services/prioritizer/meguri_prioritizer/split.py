@@ -32,15 +32,11 @@ class BudgetSplit:
         if discovery_ready and (due or not refresh_ready):
             self._discovered += 1
             if not refresh_ready:
-                self._refreshed = max(self._refreshed, self._behind(self._discovered, self._discovery_share))
+                claim = self._discovered / self._discovery_share * self._refresh_share
+                self._refreshed = max(self._refreshed, claim - _CLAIM_LIMIT)
             return "discovery"
         self._refreshed += 1
         if not discovery_ready:
-            self._discovered = max(
-                self._discovered, self._refreshed / self._refresh_share * self._discovery_share - _CLAIM_LIMIT
-            )
+            claim = self._refreshed / self._refresh_share * self._discovery_share
+            self._discovered = max(self._discovered, claim - _CLAIM_LIMIT)
         return "refresh"
-
-    def _behind(self, served: float, share: float) -> float:
-        """The least that the idle refresh stream counts as served, so that its claim stays bounded."""
-        return (served - _CLAIM_LIMIT) / share * self._refresh_share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from meguri_common.records import CRAWL_DELAY_UNSET, NO_DEPTH
 from meguri_prioritizer import layout
 from meguri_prioritizer.budget import update_budget
-from meguri_prioritizer.importance import UNIT
+from meguri_prioritizer.importance import UNIT, depth_power
 from meguri_prioritizer.kernels.priority import priorities_of
 from meguri_prioritizer.parameters import checked
 from meguri_prioritizer.sources import Sources
@@ -45,9 +44,9 @@ class PartitionState:
         self.mint_limit = np.uint64(_MINT_LIMIT // partitions)
         names = ("w_pagerank", "w_opic_with_page", "w_host", "w_opic_with_host", "w_host_only")
         norm = p["log_norm"] if p["log_norm"] > 0 else 1.0
-        weights = (norm, *(p[name] for name in names), p["trap_suspect_factor"], p["depth_decay"])
+        weights = (norm, *(p[name] for name in names), p["trap_suspect_factor"], np.float32(p["depth_decay"]))
         self.weights = tuple(float(weight) for weight in weights)
-        self.powers = np.array([math.pow(p["depth_decay"], depth) for depth in range(_POWERS)]).astype(np.float32)
+        self.powers = np.array([depth_power(depth, p["depth_decay"]) for depth in range(_POWERS)], np.float32)
         rule = ("base_budget", "per_in_link", "min_budget", "max_budget")
         self.budget_rule = np.array([p[name] for name in rule], np.uint64)
         self.urls = UrlTable()
