@@ -41,9 +41,9 @@ def save_tables(writer: SnapshotWriter, tables: Sequence[TableSource]) -> None:
             for reference in chain:
                 writer.keep(reference)
             if table.changed:
-                _write(writer, f"{table.name}.changes", table.export(True))
+                _write(writer, f"{table.name}.changes", table, changed_only=True)
         elif table.rows:
-            _write(writer, f"{table.name}.base", table.export(False))
+            _write(writer, f"{table.name}.base", table, changed_only=False)
 
 
 def load_tables(reader: SnapshotReader, name: str) -> list[pa.RecordBatch]:
@@ -60,7 +60,10 @@ def _roles(name: str) -> tuple[str, str]:
     return f"{name}.base", f"{name}.changes"
 
 
-def _write(writer: SnapshotWriter, role: str, batch: pa.RecordBatch) -> None:
+def _write(writer: SnapshotWriter, role: str, table: TableSource, *, changed_only: bool) -> None:
+    batch = table.export(changed_only)
+    # Of the columns, not of the file: its frame is overhead.
+    writer.changed_bytes += batch.nbytes * table.changed // max(batch.num_rows, 1)
     with (
         writer.create(role, "arrow", rows=batch.num_rows) as file,
         pa.ipc.new_stream(file, batch.schema) as stream,

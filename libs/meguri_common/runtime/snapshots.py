@@ -85,7 +85,11 @@ class SnapshotWriter:
     kept: list[FileRef] = field(default_factory=list)
     scalars: dict[str, Any] = field(default_factory=dict)
     written: int = 0
-    """Bytes of the files that were written, not kept."""
+    """Bytes of the files that were written, not kept; generations apart."""
+    generation_bytes: int = 0
+    """Bytes of a generation that the service made for this snapshot, beside those files."""
+    changed_bytes: int = 0
+    """Bytes of the rows that changed since the snapshot before, each once: what `written` is measured by."""
 
     @contextmanager
     def create(
@@ -181,7 +185,11 @@ class SnapshotStore:
         self._grace = grace
         self._folders = folders
         self.bytes_written = 0
-        """Bytes of all files and manifests written through this store."""
+        """Bytes of all files and manifests written through this store; generations apart."""
+        self.generation_bytes = 0
+        """Bytes of the generations made for its snapshots."""
+        self.changed_bytes = 0
+        """Bytes of the rows that changed from one snapshot to the next, each once a snapshot."""
 
     def whole(self) -> list[Snapshot]:
         """Whole snapshots, highest (offset, sequence) first. Damaged or incomplete ones are passed over."""
@@ -237,6 +245,8 @@ class SnapshotStore:
         line = xxhash.xxh64_hexdigest(body).encode() + b"\n"
         write_durably(self.files, f"{self.folder}/{name}", line, body)
         self.bytes_written += writer.written + len(line) + len(body)
+        self.generation_bytes += writer.generation_bytes
+        self.changed_bytes += writer.changed_bytes
         return snapshot
 
     def sweep(self) -> list[Snapshot]:

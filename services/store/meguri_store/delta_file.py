@@ -82,8 +82,8 @@ def plan_delta(previous: Sequence[FileRef]) -> DeltaPlan:
     return DeltaPlan(tuple(kept), sum(reference.rows for reference in kept), level)
 
 
-def write_delta(writer: SnapshotWriter, partition: int, log: OpLog, plan: DeltaPlan) -> None:
-    """Write the operations from `plan.start` on into a new file of the snapshot."""
+def write_delta(writer: SnapshotWriter, partition: int, log: OpLog, plan: DeltaPlan) -> int:
+    """Write the operations from `plan.start` on into a new file of the snapshot; gives its size in bytes."""
     stem = f"d{writer.offset:012d}"
     rows = log.count - plan.start
     with (
@@ -99,6 +99,7 @@ def write_delta(writer: SnapshotWriter, partition: int, log: OpLog, plan: DeltaP
             given["number"] = pa.array(numbers.astype(np.uint64))
             columns = [given.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in DELTA_SCHEMA]
             parquet.write_table(pa.Table.from_arrays(columns, schema=DELTA_SCHEMA))
+    return writer.kept[-1].size
 
 
 def read_deltas(reader: SnapshotReader) -> OpLog:

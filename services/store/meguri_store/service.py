@@ -170,14 +170,16 @@ class Store:
             if reference.role in FILES:
                 writer.keep(reference)
         before = [reference for reference in writer.previous if is_delta(reference)]
-        if sum(reference.rows for reference in before) == self.log.count:
+        saved_rows = sum(reference.rows for reference in before)
+        if saved_rows == self.log.count:
             for reference in before:
                 writer.keep(reference)
             return
         plan = plan_delta(before)
         for reference in plan.kept:
             writer.keep(reference)
-        write_delta(writer, self.partition, self.log, plan)
+        size = write_delta(writer, self.partition, self.log, plan)
+        writer.changed_bytes += size * (self.log.count - saved_rows) // (self.log.count - plan.start)
 
     def _compact(self, writer: SnapshotWriter) -> None:
         from meguri_store.compact import compact  # noqa: PLC0415 - imports numba, which a look-up does without
@@ -195,7 +197,7 @@ class Store:
         )
         for reference in made.references:
             writer.keep(reference)
-        writer.written += made.bytes
+        writer.generation_bytes += made.bytes
         self._saving = (Generation.open(self._files, made.folder, self._identity), self.log.count)
 
     def saved(self) -> None:
