@@ -224,3 +224,24 @@ def test_observe_change_golden(golden_rows):
     ]
     found = observe_change(*columns, np.array([row["not_modified"] for row in rows]))
     assert found.tolist() == [row["changed"] for row in rows]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_redirect_and_validators_last_until_an_answer_replaces_them(tmp_path, compacted):
+    url = world.url_of("a.org", "x")
+    live = world.World(tmp_path)
+
+    def after(number: int, **facts: object) -> tuple[object, object, object]:
+        live.feed([world.visit(url, at=world.START + number * world.HOUR, **facts)])
+        live.snapshot(compact=compacted)
+        (row,) = live.urls()
+        return row["redirect"], row["etag"], row["last_modified"]
+
+    live.feed([world.admitted(url)])
+    assert after(1, status=301, redirect=b"https://t.org/", etag=b"one") == ("https://t.org/", b"one", 0)
+    assert after(2, status=304, last_modified=77) == ("https://t.org/", b"one", 77)
+    assert after(3, status=503) == ("https://t.org/", b"one", 77)
+    assert after(4, status=308, redirect=b"https://u.org/") == ("https://u.org/", b"one", 77)
+    assert after(5, content_fp=7, etag=b"two") == (None, b"two", 77)
+    assert after(6, status=302, redirect=b"https://t.org/") == ("https://t.org/", b"two", 77)
+    assert after(7, status=302, flags=VisitFlag.REDIRECT_UNUSABLE) == (None, b"two", 77)
