@@ -30,6 +30,10 @@ from meguri_prioritizer.importance import (
 
 WEIGHTS = ("w_pagerank", "w_opic_with_page", "w_host", "w_opic_with_host", "w_host_only")
 BUDGETS = ("base_budget", "per_in_link", "min_budget", "max_budget")
+TOTALS = (
+    "held", "pool", "minted", "sent", "received", "written_off", "known", "visits", "stale", "mints_refused",
+    "admissions_repeated",
+)  # fmt: skip
 HELD = (ParkReason.DEPTH, ParkReason.BUDGET)
 
 
@@ -47,7 +51,7 @@ class Url:
     rank: tuple[int, float] | None = None
     reason: ParkReason = ParkReason.NONE
     sent: float = 0.0
-    moved: UpdateField = UpdateField(0)
+    moved: int = 0
 
 
 @dataclass
@@ -76,9 +80,7 @@ class Twin:
         self.discount = round(parameters["discount"] * UNIT)
         self.urls: dict[tuple[int, int], Url] = defaultdict(Url)
         self.hosts: dict[int, Host] = defaultdict(lambda: Host(cap=parameters["depth_cap"]))
-        self.t = dict.fromkeys(
-            "held pool minted sent received written_off known visits stale mints_refused admissions_repeated".split(), 0
-        )
+        self.t = dict.fromkeys(TOTALS, 0)
         self.controls: dict[Any, int] = {}
         self.asked: list[int] = []
         self.stepped: set[int] = set()
@@ -256,14 +258,14 @@ class Twin:
             told = (row["url"], *key, url.depth, source, at, url.sent, int(url.reason))
             self.out[RowKind.ADMITTED].append(told)
 
-    def update(self, key: tuple[int, int], fields: UpdateField, at: int = 0) -> tuple[Any, ...]:
+    def update(self, key: tuple[int, int], fields: int, at: int = 0) -> tuple[Any, ...]:
         url = self.urls[key]
         return (*key, int(fields), url.sent, url.depth, at)
 
     def judge(self, touched: list[tuple[int, int]]) -> None:
         for key in dict.fromkeys(touched):
             url = self.urls[key]
-            fields, url.moved = url.moved, UpdateField(0)
+            fields, url.moved = url.moved, 0
             if not url.admitted:
                 continue
             now = self.priority(key)

@@ -137,9 +137,7 @@ def listed(outputs: Outputs) -> dict[tuple[str, int], list[tuple[RowKind, Rows]]
 class Fed:
     """A prioritizer, and everything that it has sent."""
 
-    def __init__(
-        self, parameters: dict[str, Any] = SMALL, partition: int = 0, partitions: int = 2
-    ) -> None:
+    def __init__(self, parameters: dict[str, Any] = SMALL, partition: int = 0, partitions: int = 2) -> None:
         self.parameters, self.partition, self.partitions = parameters, partition, partitions
         self.service = Prioritizer(partition, CAMPAIGN, partitions, parameters)
         self.sent: dict[RowKind, list[dict[str, Any]]] = defaultdict(list)
@@ -147,9 +145,7 @@ class Fed:
         self.batches: list[tuple[RowKind, Rows]] = []
         self.files = SimulatedFiles(lambda: 0.0)
         self._tokens = 0
-        self._store = SnapshotStore(
-            self.files, "prioritizer", partition, token=self._token, now=lambda: 0.0, grace=1e9
-        )
+        self._store = SnapshotStore(self.files, "prioritizer", partition, token=self._token, now=lambda: 0.0, grace=1e9)
         self._last: Any = None
 
     def feed(self, *messages: tuple[RowKind, Rows]) -> None:

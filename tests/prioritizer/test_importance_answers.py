@@ -222,7 +222,8 @@ def check_score(url: Any, ledger: Ledger, p: Any, setup: Any, hosts: Any, ranks:
     host = hosts[url["id"] % setup["host_mod"]]
     depth = url["id"] % setup["depth_mod"]
     rank = float(compress(ranks[url["id"]])) if url["id"] in ranks else None
-    weights = {name: p[name] for name in ("w_pagerank", "w_opic_with_page", "w_host", "w_opic_with_host", "w_host_only")}
+    names = ("w_pagerank", "w_opic_with_page", "w_host", "w_opic_with_host", "w_host_only")
+    weights = {name: p[name] for name in names}
     factor, decay = p["trap_suspect_factor"], p["depth_decay"]
     value = blend(float(score), rank, float(compress(host["host_score"])), **weights)
     value = trap_penalty(float(value), suspect=host["trap_suspect"], factor=factor)

@@ -24,9 +24,9 @@ def state_of(fed: Fed) -> Any:
 
 def told(fed: Fed) -> Any:
     """All that was sent, with what may be grouped otherwise summed or left out."""
-    credits: dict[tuple[int, int], list[int]] = {}
+    paid: dict[tuple[int, int], list[int]] = {}
     for row in fed.sent[RowKind.CREDIT]:
-        credit = credits.setdefault((row["host_key"], row["path_key"]), [0, NO_DEPTH])
+        credit = paid.setdefault((row["host_key"], row["path_key"]), [0, NO_DEPTH])
         credit[0] += row["units"]
         credit[1] = min(credit[1], row["depth"])
     votes = {(row["host_key"], row["source_host"]) for row in fed.sent[RowKind.VOTE]}
@@ -35,7 +35,7 @@ def told(fed: Fed) -> Any:
         kind: [tuple(row.values()) for row in fed.sent[kind]]
         for kind in (RowKind.ADMITTED, RowKind.UPDATE, RowKind.OUTCOME, RowKind.RELEASE)
     }
-    return credits, votes, hosts, rows
+    return paid, votes, hosts, rows
 
 
 @given(SEEDS, st.integers(1, 60))
@@ -63,8 +63,8 @@ def test_agrees_with_the_twin(seed: int, count: int) -> None:
         assert look["parked"] == (url.reason.name.lower() if url.reason else None)
         assert look["last_visit"] == url.last
         assert look["host"]["in_degree"] == len(twin.hosts[host].sources)
-    credits, votes, _, rows = told(fed)
-    assert {key: credit for key, credit in credits.items()} == twin.credits
+    paid, votes, _, rows = told(fed)
+    assert paid == twin.credits
     assert votes == twin.votes
     passed = ("url", "host_key", "path_key", "depth", "source", "at", "priority", "reason")
     assert [tuple(row[name] for name in passed) for row in fed.sent[RowKind.ADMITTED]] == twin.out[RowKind.ADMITTED]

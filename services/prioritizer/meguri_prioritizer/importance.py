@@ -117,7 +117,7 @@ def depth_penalty(priority: float, depth: int, *, decay: float = 0.95) -> np.flo
 
 
 def depth_power(depth: int, decay: float) -> np.float32:
-    """decay ^ depth as the penalty takes it."""
+    """The factor of a depth: decay ^ depth."""
     return np.float32(math.pow(float(np.float32(decay)), depth))
 
 

@@ -6,9 +6,17 @@ strided numpy views (`urls["cash"]`).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
 import numpy as np
 
-__all__ = ["EXTRA", "HELD", "HOST", "PAIR", "SKETCH_BITS", "TOTALS", "URL", "host_template", "url_template"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["EXTRA", "HELD", "HOST", "PAIR", "SKETCH_BITS", "TOTALS", "URL", "host_template", "integer", "url_template"]
+
+integer = cast("Callable[[Any], int]", np.int64)
+"""In kernels: a signed 64-bit number, whatever the width of the field."""
 
 URL = np.dtype(
     [
@@ -144,19 +152,19 @@ SKETCH_BITS = 10
 
 def url_template(no_depth: int) -> np.void:
     """A URL of which nothing is known yet."""
-    record = np.zeros((), URL)
+    record = np.zeros(1, URL)
     record["host"] = -1
     record["depth"] = no_depth
-    template: np.void = record[()]
+    template: np.void = record[0]
     return template
 
 
 def host_template(budget: int, depth_cap: int, crawl_delay: int) -> np.void:
     """A host of which nothing is known yet."""
-    record = np.zeros((), HOST)
+    record = np.zeros(1, HOST)
     record["budget"] = budget
     record["depth_cap"] = depth_cap
     record["crawl_delay"] = crawl_delay
     record["held_first"] = record["sources"] = -1
-    template: np.void = record[()]
+    template: np.void = record[0]
     return template

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from meguri_common.records import CRAWL_DELAY_UNSET, NO_DEPTH
 from meguri_prioritizer import layout
 from meguri_prioritizer.budget import update_budget
 from meguri_prioritizer.importance import UNIT, depth_power
-from meguri_prioritizer.kernels.priority import priorities_of
+from meguri_prioritizer.kernels.priority import Weights, priorities_of
 from meguri_prioritizer.parameters import checked
 from meguri_prioritizer.sources import Sources
 from meguri_prioritizer.tables import KeyTable, UrlTable
@@ -45,13 +45,13 @@ class PartitionState:
         names = ("w_pagerank", "w_opic_with_page", "w_host", "w_opic_with_host", "w_host_only")
         norm = p["log_norm"] if p["log_norm"] > 0 else 1.0
         weights = (norm, *(p[name] for name in names), p["trap_suspect_factor"], np.float32(p["depth_decay"]))
-        self.weights = tuple(float(weight) for weight in weights)
+        self.weights = cast("Weights", tuple(float(weight) for weight in weights))
         self.powers = np.array([depth_power(depth, p["depth_decay"]) for depth in range(_POWERS)], np.float32)
         rule = ("base_budget", "per_in_link", "min_budget", "max_budget")
         self.budget_rule = np.array([p[name] for name in rule], np.uint64)
         self.urls = UrlTable()
         self.hosts = KeyTable(layout.host_template(self.earned(0), p["depth_cap"], CRAWL_DELAY_UNSET))
-        self.extras = KeyTable(np.zeros((), layout.EXTRA)[()])
+        self.extras = KeyTable(np.zeros(1, layout.EXTRA)[0])
         self.held: NDArray[Any] = np.zeros(0, layout.HELD)
         self.held_meta = np.array([0, -1], np.int64)
         self.sources = Sources()

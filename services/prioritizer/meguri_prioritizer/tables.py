@@ -132,7 +132,7 @@ class PairTable(Table):
     """What a step sums: cleared at its start."""
 
     def __init__(self) -> None:
-        super().__init__(np.zeros((), PAIR)[()], rebuild_pairs)
+        super().__init__(np.zeros(1, PAIR)[0], rebuild_pairs)
 
     def clear(self) -> None:
         """Forget all rows; space far beyond what was used is given back."""

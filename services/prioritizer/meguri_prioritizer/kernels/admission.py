@@ -30,6 +30,7 @@ from meguri_prioritizer.layout import (
     STEPPED,
     TOUCHED,
     VOUCHED,
+    integer,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _verdict(depth: int, cap: int, count: int, budget: int) -> int:
 @kernel
 def move_reason(row: int, reason: int, urls: NDArray[Any], hosts: NDArray[Any]) -> None:
     """Set why a URL is parked (0: it isn't), and keep its host's counts of those."""
-    flags = np.int64(urls[row].flags)
+    flags = integer(urls[row].flags)
     host = urls[row].host
     before = flags >> REASON_SHIFT
     if before == _DEPTH:
@@ -126,7 +127,7 @@ def list_url(
 @kernel
 def _verdict_at(depth: int, host: int, hosts: NDArray[Any]) -> int:
     record = hosts[host]
-    return _verdict(depth, np.int64(record.depth_cap), np.int64(record.count), np.int64(record.budget))
+    return _verdict(depth, integer(record.depth_cap), integer(record.count), integer(record.budget))
 
 
 @kernel
@@ -145,7 +146,7 @@ def _admit(
     hosts[host].flags |= ANNOUNCED
     if not hosts[host].marks & HOST_STEPPED:
         note(host, hosts, queue, queued)
-    why = _verdict_at(np.int64(urls[row].depth), host, hosts)
+    why = _verdict_at(integer(urls[row].depth), host, hosts)
     if why == 0:
         hosts[host].count += 1
     else:
@@ -163,11 +164,11 @@ def lower_depth(
     queued: NDArray[np.int64],
 ) -> None:
     """Take over a depth if it is less than the known one; a URL parked for its depth is judged again."""
-    if depth >= np.int64(urls[row].depth):
+    if depth >= integer(urls[row].depth):
         return
     urls[row].depth = depth
     urls[row].flags |= CHANGED | DEPTH_CHANGED | TOUCHED
-    if np.int64(urls[row].flags) >> REASON_SHIFT != _DEPTH:
+    if integer(urls[row].flags) >> REASON_SHIFT != _DEPTH:
         return
     host = urls[row].host
     why = _verdict_at(depth, host, hosts)
@@ -246,13 +247,13 @@ def admit_rows(
         admitted += 1
         urls[row].depth = min(urls[row].depth, depth[i])
         # As `_admit`, without a call: arrays that are handed on are counted, at each row.
-        host = np.int64(urls[row].host)
+        host = integer(urls[row].host)
         urls[row].flags |= ADMITTED | CHANGED
         hosts[host].flags |= ANNOUNCED
         if not hosts[host].marks & HOST_STEPPED:
             note(host, hosts, queue, queued)
-        cap, count, budget = np.int64(hosts[host].depth_cap), np.int64(hosts[host].count), np.int64(hosts[host].budget)
-        why = _verdict(np.int64(urls[row].depth), cap, count, budget)
+        cap, count, budget = integer(hosts[host].depth_cap), integer(hosts[host].count), integer(hosts[host].budget)
+        why = _verdict(integer(urls[row].depth), cap, count, budget)
         if why == 0:
             hosts[host].count += 1
         else:
@@ -291,7 +292,7 @@ def seed_rows(
         kept[i] = 0
         revived[i] = 0
         urls[row].flags |= TOUCHED
-        vouch(urls[row].host, np.int64(observed_at[i]), hosts, queue, queued)
+        vouch(urls[row].host, integer(observed_at[i]), hosts, queue, queued)
         if new[i] and not urls[row].flags & ADMITTED:
             kept[i] = 1
             admitted += 1
@@ -326,7 +327,7 @@ def apply_credits(
     received = _0
     for i in range(rows.size):
         row = rows[i]
-        flags = np.int64(urls[row].flags)
+        flags = integer(urls[row].flags)
         if units[i] != _0:
             urls[row].cash += units[i]
             received += units[i]
@@ -336,6 +337,6 @@ def apply_credits(
         else:
             urls[row].flags = flags | CHANGED | TOUCHED
         if depth[i] < urls[row].depth:
-            lower_depth(row, np.int64(depth[i]), urls, hosts, queue, queued)
+            lower_depth(row, integer(depth[i]), urls, hosts, queue, queued)
     totals[RECEIVED] += received
     totals[HELD_CASH] += received

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meguri_common.kernels.jit import kernel
 from meguri_prioritizer.kernels.admission import list_url, move_reason
-from meguri_prioritizer.layout import ADMITTED, EXCLUDED, LISTED, REASON_SHIFT
+from meguri_prioritizer.layout import ADMITTED, EXCLUDED, LISTED, REASON_SHIFT, integer
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["list_held", "walk_held"]
@@ -35,14 +34,14 @@ def walk_held(
     under today's depth cap; else those that robots rules excluded in a visit not later than `robots_at`. Entries of
     URLs that are no longer held back leave the list.
     """
-    cap = np.int64(hosts[host].depth_cap)
+    cap = integer(hosts[host].depth_cap)
     found = 0
     before = -1
-    entry = np.int64(hosts[host].held_first)
+    entry = integer(hosts[host].held_first)
     while entry >= 0:
-        row = np.int64(held[entry].url)
-        following = np.int64(held[entry].next)
-        reason = np.int64(urls[row].flags) >> REASON_SHIFT
+        row = integer(held[entry].url)
+        following = integer(held[entry].next)
+        reason = integer(urls[row].flags) >> REASON_SHIFT
         excluded = (urls[row].flags & EXCLUDED) != 0
         if reason == 0 and not excluded:
             urls[row].flags ^= LISTED
@@ -56,11 +55,11 @@ def walk_held(
             continue
         if robots_at >= 0:
             known = (urls[row].flags & ADMITTED) != 0
-            if excluded and known and np.int64(urls[row].last_visit) <= robots_at:
+            if excluded and known and integer(urls[row].last_visit) <= robots_at:
                 out[found] = row
                 found += 1
         elif reason in (_DEPTH, _BUDGET):
-            depth = np.int64(urls[row].depth)
+            depth = integer(urls[row].depth)
             now = _DEPTH if cap > 0 and depth != _NO_DEPTH and depth > cap else _BUDGET
             if now != reason:
                 move_reason(row, now, urls, hosts)
@@ -80,13 +79,13 @@ def list_held(count: int, urls: NDArray[Any], hosts: NDArray[Any], held: NDArray
     """
     needed = 0
     for row in range(count):
-        if urls[row].flags & EXCLUDED or np.int64(urls[row].flags) >> REASON_SHIFT:
+        if urls[row].flags & EXCLUDED or integer(urls[row].flags) >> REASON_SHIFT:
             needed += 1
     if needed > held.size:
         return needed
     for row in range(count):
         host = urls[row].host
-        reason = np.int64(urls[row].flags) >> REASON_SHIFT
+        reason = integer(urls[row].flags) >> REASON_SHIFT
         if reason == _DEPTH:
             hosts[host].held_depth += 1
         elif reason == _BUDGET:

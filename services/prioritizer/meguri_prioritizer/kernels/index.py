@@ -13,6 +13,7 @@ import numpy as np
 
 from meguri_common.kernels.jit import inline_kernel, kernel
 from meguri_common.kernels.memory import prefetch
+from meguri_prioritizer.layout import integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,11 +61,11 @@ def locate_urls(
     total = paths.size
     for i in range(total):
         if i + _FAR < total:
-            prefetch(slots, np.int64(mix(np.uint64(hosts[i + _FAR]), paths[i + _FAR]) & mask))
+            prefetch(slots, integer(mix(np.uint64(hosts[i + _FAR]), paths[i + _FAR]) & mask))
         if i + _NEAR < total:
-            ahead = np.uint64(slots[np.int64(mix(np.uint64(hosts[i + _NEAR]), paths[i + _NEAR]) & mask)]) & mask
+            ahead = np.uint64(slots[integer(mix(np.uint64(hosts[i + _NEAR]), paths[i + _NEAR]) & mask)]) & mask
             if ahead != np.uint64(0):
-                prefetch(urls, np.int64(ahead) - 1)
+                prefetch(urls, integer(ahead) - 1)
         host = hosts[i]
         path = paths[i]
         hashed = mix(np.uint64(host), path)
@@ -72,11 +73,11 @@ def locate_urls(
         at = hashed & mask
         row = -1
         while True:
-            slot = np.uint64(slots[np.int64(at)])
+            slot = np.uint64(slots[integer(at)])
             if slot == np.uint64(0):
                 row = -1
                 break
-            row = np.int64(slot & mask) - 1
+            row = integer(slot & mask) - 1
             if (slot & ~mask) == check and urls[row].path_key == path and urls[row].host == host:
                 break
             at = (at + np.uint64(1)) & mask
@@ -86,7 +87,7 @@ def locate_urls(
             urls[row].path_key = path
             urls[row].host = host
             urls[row].depth = 0xFFFF  # nobody has stated one; all else of a new record is 0
-            slots[np.int64(at)] = np.uint32(check | np.uint64(row + 1))
+            slots[integer(at)] = np.uint32(check | np.uint64(row + 1))
         rows[i] = row
 
 
@@ -97,7 +98,7 @@ def find_urls(
     """Row of a URL, or -1."""
     rows = np.empty(1, np.int64)
     locate_urls(slots, urls, count, np.full(1, host, np.int64), np.full(1, path, np.uint64), rows, False)
-    return rows[0]
+    return integer(rows[0])
 
 
 @kernel
@@ -107,9 +108,9 @@ def rebuild_urls(slots: NDArray[np.uint32], urls: NDArray[Any], count: int) -> N
     for row in range(count):
         hashed = mix(np.uint64(urls[row].host), urls[row].path_key)
         at = hashed & mask
-        while slots[np.int64(at)] != 0:
+        while slots[integer(at)] != 0:
             at = (at + np.uint64(1)) & mask
-        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
+        slots[integer(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
 
 
 @kernel
@@ -133,11 +134,11 @@ def locate_keys(
         at = hashed & mask
         row = -1
         while True:
-            slot = np.uint64(slots[np.int64(at)])
+            slot = np.uint64(slots[integer(at)])
             if slot == np.uint64(0):
                 row = -1
                 break
-            row = np.int64(slot & mask) - 1
+            row = integer(slot & mask) - 1
             if (slot & ~mask) == check and records[row].key == key:
                 break
             at = (at + np.uint64(1)) & mask
@@ -145,7 +146,7 @@ def locate_keys(
             row = count[0]
             count[0] = row + 1
             records[row].key = key
-            slots[np.int64(at)] = np.uint32(check | np.uint64(row + 1))
+            slots[integer(at)] = np.uint32(check | np.uint64(row + 1))
         rows[i] = row
 
 
@@ -154,7 +155,7 @@ def find_keys(slots: NDArray[np.uint32], records: NDArray[Any], count: NDArray[n
     """Row of a key, or -1."""
     rows = np.empty(1, np.int64)
     locate_keys(slots, records, count, np.full(1, key, np.uint64), rows, False)
-    return rows[0]
+    return integer(rows[0])
 
 
 @kernel
@@ -164,9 +165,9 @@ def rebuild_keys(slots: NDArray[np.uint32], records: NDArray[Any], count: int) -
     for row in range(count):
         hashed = mix(np.uint64(0), records[row].key)
         at = hashed & mask
-        while slots[np.int64(at)] != 0:
+        while slots[integer(at)] != 0:
             at = (at + np.uint64(1)) & mask
-        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
+        slots[integer(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
 
 
 @kernel
@@ -176,6 +177,6 @@ def rebuild_pairs(slots: NDArray[np.uint32], pairs: NDArray[Any], count: int) ->
     for row in range(count):
         hashed = mix(pairs[row].first, pairs[row].second)
         at = hashed & mask
-        while slots[np.int64(at)] != 0:
+        while slots[integer(at)] != 0:
             at = (at + np.uint64(1)) & mask
-        slots[np.int64(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
+        slots[integer(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))

@@ -29,6 +29,7 @@ from meguri_prioritizer.layout import (
     W_OPIC_WITH_HOST,
     W_OPIC_WITH_PAGE,
     W_PAGERANK,
+    integer,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _level(priority: np.float32, scale: float) -> int:
     if relative >= np.float32(1.0):
         return _LEVELS - 1
     halvings = np.float32(_ONE_BITS - relative.view(np.int32)) * _PER_BIT
-    guess = max(_LEVELS - 1 - np.int64(halvings * np.float32((_LEVELS - 1) / 16)), 1)
+    guess = max(_LEVELS - 1 - integer(halvings * np.float32((_LEVELS - 1) / 16)), 1)
     while relative < _BOUNDS[guess]:
         guess -= 1
     while guess < _LEVELS - 1 and relative >= _BOUNDS[guess + 1]:
@@ -84,7 +85,8 @@ def shared_floor(totals: NDArray[np.uint64]) -> np.uint64:
     """What every known URL has of the pool, units."""
     if totals[KNOWN_URLS] == _ZERO:
         return _ZERO
-    return totals[POOL] // totals[KNOWN_URLS]
+    floor: np.uint64 = totals[POOL] // totals[KNOWN_URLS]
+    return floor
 
 
 @kernel
@@ -149,8 +151,8 @@ def priorities_of(
     floor = shared_floor(totals)
     for i in range(rows.size):
         row = rows[i]
-        host = np.int64(urls[row].host)
-        depth = np.int64(urls[row].depth)
+        host = integer(urls[row].host)
+        depth = integer(urls[row].depth)
         power = powers[depth] if depth < powers.size else _power(depth, weights[DECAY])
         rank = np.float32(0.0)
         ranked = (urls[row].flags & RANKED) != 0
@@ -187,15 +189,15 @@ def judge_rows(
     found = 0
     for i in range(rows.size):
         row = rows[i]
-        flags = np.int64(urls[row].flags)
+        flags = integer(urls[row].flags)
         if not flags & TOUCHED:
             continue
         urls[row].flags = flags & _DONE
         if not flags & ADMITTED:
             continue
         fields = 0
-        host = np.int64(urls[row].host)
-        depth = np.int64(urls[row].depth)
+        host = integer(urls[row].host)
+        depth = integer(urls[row].depth)
         power = powers[depth] if depth < powers.size else _power(depth, weights[DECAY])
         rank = np.float32(0.0)
         ranked = (flags & RANKED) != 0

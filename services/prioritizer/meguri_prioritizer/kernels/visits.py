@@ -27,6 +27,7 @@ from meguri_prioritizer.layout import (
     TOUCHED,
     VISITED,
     VISITS,
+    integer,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def apply_visits(
         told[i] = False
         urls[row].flags |= TOUCHED
         if depth[i] == 0:
-            vouch(host, np.int64(fetched_at[i]), hosts, queue, queued)
+            vouch(host, integer(fetched_at[i]), hosts, queue, queued)
             if not urls[row].flags & STARTED:
                 urls[row].flags |= STARTED | CHANGED
                 mint(row, _ONE_CASH, mint_limit, urls, totals)
@@ -153,19 +154,19 @@ def apply_visits(
         urls[row].flags |= VISITED | CHANGED
         totals[VISITS] += _1
         know(row, urls, totals)
-        if np.int64(urls[row].flags) >> REASON_SHIFT:
+        if integer(urls[row].flags) >> REASON_SHIFT:
             # Fetched all the same: it is no longer held back, and counts. The store sees that by the visit.
             move_reason(row, 0, urls, hosts)
             hosts[host].count += 1
             note(host, hosts, queue, queued)
-        lower_depth(row, np.int64(depth[i]), urls, hosts, queue, queued)
+        lower_depth(row, integer(depth[i]), urls, hosts, queue, queued)
         _exclude(row, error[i] == _ROBOTS, urls, hosts, held, held_meta)
         hosts[host].marks |= HOST_DIRTY
         good = 200 <= status[i] < 300
         if not good and not redirected[i]:
             continue
-        start = np.int64(target_offsets[i])
-        end = np.int64(target_offsets[i + 1])
+        start = integer(target_offsets[i])
+        end = integer(target_offsets[i + 1])
         cash = urls[row].cash
         kept = _times(urls[row].history, discount)
         urls[row].history = kept + cash if kept + cash >= kept else _MOST
@@ -177,7 +178,7 @@ def apply_visits(
         totals[HELD_CASH] -= cash
         totals[POOL] += cash - paid
         totals[SENT] += paid
-        far = np.int64(urls[row].depth)
+        far = integer(urls[row].depth)
         if far != _NO_DEPTH and good:
             far = min(far + 1, _DEEPEST)
         counted = share != _0 or far != _NO_DEPTH
@@ -188,26 +189,26 @@ def apply_visits(
             if counted:
                 if t + _AHEAD < end:
                     ahead = mix(target_host[t + _AHEAD], target_path[t + _AHEAD]) & credit_mask
-                    prefetch(credit_slots, np.int64(ahead))
+                    prefetch(credit_slots, integer(ahead))
                 hashed = mix(first, second)
                 check = (hashed >> _32) & ~credit_mask
                 at = hashed & credit_mask
                 while True:
-                    slot = np.uint64(credit_slots[np.int64(at)])
+                    slot = np.uint64(credit_slots[integer(at)])
                     if slot == _0:
                         pair = credit_count[0]
                         credit_count[0] = pair + 1
-                        credit_slots[np.int64(at)] = np.uint32(check | np.uint64(pair + 1))
+                        credit_slots[integer(at)] = np.uint32(check | np.uint64(pair + 1))
                         credits[pair].first = first
                         credits[pair].second = second
                         credits[pair].units = share
                         credits[pair].depth = far
                         break
-                    pair = np.int64(slot & credit_mask) - 1
+                    pair = integer(slot & credit_mask) - 1
                     checked = (slot & ~credit_mask) == check
                     if checked and credits[pair].second == second and credits[pair].first == first:
                         credits[pair].units += share
-                        if far < np.int64(credits[pair].depth):
+                        if far < integer(credits[pair].depth):
                             credits[pair].depth = far
                         break
                     at = (at + _1) & credit_mask
@@ -218,15 +219,15 @@ def apply_visits(
                 check = (hashed >> _32) & ~vote_mask
                 at = hashed & vote_mask
                 while True:
-                    slot = np.uint64(vote_slots[np.int64(at)])
+                    slot = np.uint64(vote_slots[integer(at)])
                     if slot == _0:
                         pair = vote_count[0]
                         vote_count[0] = pair + 1
-                        vote_slots[np.int64(at)] = np.uint32(check | np.uint64(pair + 1))
+                        vote_slots[integer(at)] = np.uint32(check | np.uint64(pair + 1))
                         votes[pair].first = first
                         votes[pair].second = host_keys[i]
                         break
-                    pair = np.int64(slot & vote_mask) - 1
+                    pair = integer(slot & vote_mask) - 1
                     if votes[pair].first == first and votes[pair].second == host_keys[i]:
                         break
                     at = (at + _1) & vote_mask

@@ -9,7 +9,7 @@ import numpy as np
 
 from meguri_common.kernels.jit import kernel
 from meguri_prioritizer.kernels.admission import ask, note
-from meguri_prioritizer.layout import BUDGET_SET, HOST_DIRTY, SKETCH_BITS, SKETCHED, VOUCHED
+from meguri_prioritizer.layout import BUDGET_SET, HOST_DIRTY, SKETCH_BITS, SKETCHED, VOUCHED, integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ _U32 = np.uint64(0xFFFFFFFF)
 def earned_budget(in_degree: int, rule: NDArray[np.uint64]) -> int:
     """See `budget.update_budget`; `rule` is base, per in-link, least, most, each below 2^32."""
     earned = min(rule[0] + rule[1] * np.uint64(in_degree), _U32)
-    return np.int64(min(max(earned, rule[2]), rule[3]))
+    return integer(min(max(earned, rule[2]), rule[3]))
 
 
 @kernel
@@ -43,7 +43,7 @@ def _fold(source: np.uint64, registers: NDArray[np.uint8]) -> bool:
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     h ^= h >> np.uint64(31)
-    index = np.int64(h >> np.uint64(64 - SKETCH_BITS))
+    index = integer(h >> np.uint64(64 - SKETCH_BITS))
     rest = h << np.uint64(SKETCH_BITS)
     rank = 1
     while rank <= 64 - SKETCH_BITS and rest >> np.uint64(63) == np.uint64(0):
@@ -83,18 +83,18 @@ def _size_class(room: int) -> int:
 @kernel
 def _grow_block(host: int, hosts: NDArray[Any], arena: NDArray[np.uint64], meta: NDArray[np.int64]) -> bool:
     """Move a host's sources to a block of twice the size; False if the arena has no room."""
-    room = np.int64(hosts[host].room)
+    room = integer(hosts[host].room)
     wanted = room * 2 if room else FIRST_ROOM
     size = _size_class(wanted)
     at = meta[size]
     if at >= 0:
-        meta[size] = np.int64(arena[at]) - 1
+        meta[size] = integer(arena[at]) - 1
     elif meta[USED] + wanted <= arena.size:
         at = meta[USED]
         meta[USED] = at + wanted
     else:
         return False
-    old = np.int64(hosts[host].sources)
+    old = integer(hosts[host].sources)
     for i in range(room):
         arena[at + i] = arena[old + i]
     _free_block(host, hosts, arena, meta)
@@ -106,9 +106,9 @@ def _grow_block(host: int, hosts: NDArray[Any], arena: NDArray[np.uint64], meta:
 @kernel
 def _free_block(host: int, hosts: NDArray[Any], arena: NDArray[np.uint64], meta: NDArray[np.int64]) -> None:
     """Give a host's block back; its first word links it to the next free one."""
-    room = np.int64(hosts[host].room)
+    room = integer(hosts[host].room)
     if room:
-        old = np.int64(hosts[host].sources)
+        old = integer(hosts[host].sources)
         size = _size_class(room)
         arena[old] = np.uint64(meta[size] + 1)
         meta[size] = old
@@ -130,7 +130,7 @@ def _start_sketch(
     if sketch == registers.shape[0]:
         return -1
     meta[SKETCHES] = sketch + 1
-    at = np.int64(hosts[host].sources)
+    at = integer(hosts[host].sources)
     for i in range(_EXACT):
         _fold(arena[at + i], registers[sketch])
     _fold(source, registers[sketch])
@@ -158,8 +158,8 @@ def _count_source(
     pending_source: NDArray[np.uint64],
 ) -> int:
     """New in-degree of a host, the old one if nothing grew, or -1 if there is no room for what it takes."""
-    before = np.int64(hosts[host].in_degree)
-    at = np.int64(hosts[host].sources)
+    before = integer(hosts[host].in_degree)
+    at = integer(hosts[host].sources)
     if hosts[host].flags & SKETCHED:
         if not _fold(source, registers[at]):
             return before
@@ -170,9 +170,9 @@ def _count_source(
             return before
     if before == _EXACT:
         return _start_sketch(host, source, hosts, arena, meta, registers, sketch_host, sketch_changed)
-    if before == np.int64(hosts[host].room) and not _grow_block(host, hosts, arena, meta):
+    if before == integer(hosts[host].room) and not _grow_block(host, hosts, arena, meta):
         return -1
-    arena[np.int64(hosts[host].sources) + before] = source
+    arena[integer(hosts[host].sources) + before] = source
     pending_host[meta[PENDING]] = host
     pending_source[meta[PENDING]] = source
     meta[PENDING] += 1
@@ -219,7 +219,7 @@ def apply_votes(
         host = rows[i]
         if hosts[host].key == sources[i]:
             continue
-        before = np.int64(hosts[host].in_degree)
+        before = integer(hosts[host].in_degree)
         now = _count_source(
             host, sources[i], hosts, arena, meta, registers, sketch_host, sketch_changed, pending_host, pending_source
         )
@@ -231,7 +231,7 @@ def apply_votes(
         hosts[host].marks |= HOST_DIRTY
         if not hosts[host].flags & (VOUCHED | BUDGET_SET):
             budget = earned_budget(now, rule)
-            if budget != np.int64(hosts[host].budget):
+            if budget != integer(hosts[host].budget):
                 hosts[host].budget = budget
                 note(host, hosts, queue, queued)
                 ask(host, hosts, queue, queued)
