@@ -16,9 +16,12 @@ import click
 from meguri.cli import OutputClosed, cli
 from meguri_common.errors import (
     BusError,
+    CorruptFilter,
+    CorruptGeneration,
     CorruptSnapshot,
     DataFolderError,
     InputUnreadable,
+    ManifestError,
     MeguriError,
     PolicyError,
     RestoreRefused,
@@ -29,7 +32,7 @@ __all__ = ["exit_code_of", "main"]
 _CODES: tuple[tuple[type[MeguriError] | tuple[type[MeguriError], ...], int], ...] = (
     (PolicyError, 2),
     (InputUnreadable, 3),
-    ((DataFolderError, RestoreRefused, CorruptSnapshot, BusError), 4),
+    ((DataFolderError, RestoreRefused, BusError, CorruptSnapshot, CorruptGeneration, CorruptFilter, ManifestError), 4),
     (MeguriError, 70),
 )
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it

@@ -96,7 +96,7 @@ def since(now: Totals, before: Totals) -> dict[str, Any]:
 def shard_of(loaded: LoadedPartition) -> Shard:
     """Questions to a restored partition of the store."""
     store = _service(loaded)
-    return Shard(store.base, store.log, store.rules, loaded.snapshot.identity.group_by if loaded.snapshot else "")
+    return Shard(store.base, store.log, store.rules, store.identity.group_by)
 
 
 def _bytes(loaded: LoadedPartition) -> int:

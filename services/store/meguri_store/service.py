@@ -128,7 +128,7 @@ class Store:
         self.rules = fold_rules(parameters)
         self.base: Generation | None = None
         self.log = OpLog()
-        self._identity = identity
+        self.identity = identity
         self._campaign = identity.digest()
         self._files = files
         self._token = token
@@ -191,14 +191,14 @@ class Store:
             self.log,
             self.rules,
             offset=writer.offset,
-            identity=self._identity,
+            identity=self.identity,
             token=self._token,
             group_rows=self._compaction.group_rows,
         )
         for reference in made.references:
             writer.keep(reference)
         writer.generation_bytes += made.bytes
-        self._saving = (Generation.open(self._files, made.folder, self._identity), self.log.count)
+        self._saving = (Generation.open(self._files, made.folder, self.identity), self.log.count)
 
     def saved(self) -> None:
         """Go on from the generation that the last `save` made, if it made one."""
@@ -218,7 +218,7 @@ class Store:
             CorruptGeneration, CorruptSnapshot: its files aren't what it says.
             CampaignMismatch: it belongs to another campaign.
         """
-        generation, _ = load_shard(self._files, reader.files, self._identity)
+        generation, _ = load_shard(self._files, reader.files, self.identity)
         self.log = read_deltas(reader)
         if generation is not None:
             self._adopt(generation)
