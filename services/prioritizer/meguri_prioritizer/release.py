@@ -25,16 +25,20 @@ __all__ = ["ask_again", "release_host"]
 _SHARE = 64
 """A batch is at least this part of what waits: each costs a walk over all of it, so the walks stay few."""
 _NOTHING = np.zeros(0, np.int64)
+_COUNTS = ("robots_at", "held_robots", "flags", "held_depth", "budget", "count", "held_budget")
 
 
 def ask_again(state: PartitionState, step: Step) -> None:
     """Send a continuation row for each host that this message gave a reason to, if it has something to let go."""
-    asked = state.queue[layout.ASKED, : state.queued[layout.ASKED]].tolist()
+    asked = state.queue[layout.ASKED, : state.queued[layout.ASKED]]
+    if not len(asked):
+        return
     state.queued[layout.ASKED] = 0
     hosts = state.hosts.records
-    for host in asked:
-        hosts["marks"][host] &= 0xFF ^ layout.HOST_ASKED
-        if not hosts["flags"][host] & layout.RELEASING and _waits(state, host):
+    hosts["marks"][asked] &= 0xFF ^ layout.HOST_ASKED
+    # Many votes ask and few hosts hold anything back: one by one, this would cost more than all else about a vote.
+    for host in asked[_wait(state, asked)].tolist():
+        if not hosts["flags"][host] & layout.RELEASING:
             hosts["flags"][host] |= layout.RELEASING
             hosts["marks"][host] |= layout.HOST_DIRTY
             step.again(int(hosts["key"][host]))
@@ -58,14 +62,17 @@ def release_host(state: PartitionState, step: Step, host: int) -> NDArray[np.int
 
 
 def _waits(state: PartitionState, host: int) -> bool:
-    """Whether something is held back that is to be looked at. Counts tell: nothing is walked."""
-    record = state.hosts.records[host]
-    if record["robots_at"] and record["held_robots"]:
-        return True
-    if record["flags"] & layout.CAP_ROSE and record["held_depth"]:
-        return True
-    room = record["budget"] == 0 or record["count"] < record["budget"]
-    return bool(room and record["held_budget"])
+    return bool(_wait(state, np.array([host], np.int32))[0])
+
+
+def _wait(state: PartitionState, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether hosts hold something back that is to be looked at; (n,). Counts tell: nothing is walked."""
+    field = {name: state.hosts.records[name][rows] for name in _COUNTS}
+    excluded = (field["robots_at"] != 0) & (field["held_robots"] != 0)
+    deep = ((field["flags"] & layout.CAP_ROSE) != 0) & (field["held_depth"] != 0)
+    room = (field["budget"] == 0) | (field["count"] < field["budget"])
+    found: NDArray[np.bool_] = excluded | deep | (room & (field["held_budget"] != 0))
+    return found
 
 
 def _walk(state: PartitionState, host: int, robots_at: int) -> NDArray[np.int64]:
