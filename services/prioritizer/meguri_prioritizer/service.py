@@ -258,16 +258,16 @@ class Prioritizer:
             return
         state = self._state
         priority = state.priorities(rows)
-        state.urls.records["sent"][rows] = priority
-        urls = state.urls.records[rows]
+        urls = state.urls.records
+        urls["sent"][rows] = priority
         admitted = batch_of(
             RowKind.ADMITTED,
             **{name: batch.column(name) for name in _PASSED_ON},
-            depth=urls["depth"],
+            depth=urls["depth"][rows],
             source=source,
             at=at,
             priority=priority,
-            reason=(urls["flags"] >> layout.REASON_SHIFT).astype(np.uint8),
+            reason=(urls["flags"][rows] >> layout.REASON_SHIFT).astype(np.uint8),
         )
         self._step.delta(RowKind.ADMITTED, admitted)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from meguri_common.keys import partitions_of
 from meguri_common.records import UpdateField
 from meguri_common.topics import DELTAS, FRONTIER
 from meguri_common.wire.schemas import SCHEMAS, RowKind
 from meguri_prioritizer import layout
+from meguri_prioritizer.kernels.index import deal_pairs
 from meguri_prioritizer.tables import PairTable
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from meguri_prioritizer.state import PartitionState
 
 __all__ = ["Step", "batch_of"]
-
-_CREDIT = {"host_key": "first", "path_key": "second", "units": "units", "depth": "depth"}
-_VOTE = {"host_key": "first", "source_host": "second"}
 
 
 def batch_of(kind: RowKind, **columns: Any) -> pa.RecordBatch:
@@ -88,8 +85,8 @@ class Step:
 
     def end(self, state: PartitionState) -> None:
         """Send credits, votes, continuations, and hosts that changed."""
-        self._send(RowKind.CREDIT, self.credits, _CREDIT)
-        self._send(RowKind.VOTE, self.votes, _VOTE)
+        self._send(RowKind.CREDIT, self.credits)
+        self._send(RowKind.VOTE, self.votes)
         if self._again:
             rows = batch_of(RowKind.RELEASE, host_key=np.array(self._again, np.uint64))
             self._outputs.add(FRONTIER, self._partition, RowKind.RELEASE, rows)
@@ -101,19 +98,23 @@ class Step:
         if len(rows):
             self.delta(RowKind.HOST, _host_rows(hosts[rows]))
 
-    def _send(self, kind: RowKind, table: PairTable, columns: dict[str, str]) -> None:
+    def _send(self, kind: RowKind, table: PairTable) -> None:
         """Rows to the partitions of their hosts, in the order in which the step came upon them."""
-        if not len(table):
+        count = len(table)
+        if not count:
             return
-        records = table.records[: len(table)]
-        owners = partitions_of(records["first"], self._partitions).astype(np.uint16)
-        counts = np.bincount(owners, minlength=self._partitions)
-        order = np.argsort(owners, kind="stable") if counts.max() < len(table) else slice(None)
-        batch = batch_of(kind, **{name: records[field][order] for name, field in columns.items()})
+        ends = np.empty(self._partitions, np.int64)
+        first, second, units = (np.empty(count, np.uint64) for _ in range(3))
+        depth = np.empty(count, np.uint16)
+        deal_pairs(table.records, count, ends, first, second, units, depth)
+        if kind == RowKind.CREDIT:
+            batch = batch_of(kind, host_key=first, path_key=second, units=units, depth=depth)
+        else:
+            batch = batch_of(kind, host_key=first, source_host=second)
         start = 0
-        for partition, count in enumerate(counts.tolist()):
-            self._outputs.add(FRONTIER, partition, kind, batch.slice(start, count))
-            start += count
+        for partition, end in enumerate(ends.tolist()):
+            self._outputs.add(FRONTIER, partition, kind, batch.slice(start, end - start))
+            start = end
 
 
 def _host_rows(hosts: NDArray[Any]) -> pa.RecordBatch:

@@ -59,7 +59,9 @@ class Table:
         need = len(self) + more
         if need > len(self.records):
             grown = np.zeros(max(need, int(len(self.records) * _GROWTH)), self.records.dtype)
-            grown[: len(self)] = self.records[: len(self)]
+            # As bytes: numpy would copy records field by field.
+            used = len(self) * self.records.itemsize
+            grown.view(np.uint8)[:used] = self.records.view(np.uint8)[:used]
             self.records = grown
         size = self.slots.size
         while need * 4 > size * 3:

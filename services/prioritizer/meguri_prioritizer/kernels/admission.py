@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meguri_common.kernels.jit import kernel
+from meguri_common.kernels.memory import prefetch
 from meguri_prioritizer.layout import (
     ADMITTED,
     ANNOUNCED,
@@ -54,6 +55,8 @@ _0 = np.uint64(0)
 _1 = np.uint64(1)
 _NO_DEPTH = 0xFFFF
 _DEPTH, _BUDGET = 1, 2  # records.ParkReason
+_AHEAD = 12
+"""Rows between asking for a record's cache line and using it."""
 _BITS_BELOW = (1 << REASON_SHIFT) - 1
 
 
@@ -326,6 +329,8 @@ def apply_credits(
     """Credits in order, columns (n,): cash, and the least depth."""
     received = _0
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(urls, rows[i + _AHEAD])
         row = rows[i]
         flags = integer(urls[row].flags)
         if units[i] != _0:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "deal_pairs",
     "find_keys",
     "find_urls",
     "locate_keys",
@@ -33,6 +34,14 @@ _FAR = 16
 """Rows between asking for an index slot's cache line and using it."""
 _NEAR = 8
 """Rows between asking for the record that the slot names and using it."""
+
+
+@inline_kernel
+def _owner(host_key: np.uint64, partitions: np.uint64) -> int:
+    """`keys.partition_of`, in two halves."""
+    low = (host_key & np.uint64(0xFFFFFFFF)) * partitions
+    high = (host_key >> np.uint64(32)) * partitions
+    return integer((high + (low >> np.uint64(32))) >> np.uint64(32))
 
 
 @inline_kernel
@@ -180,3 +189,37 @@ def rebuild_pairs(slots: NDArray[np.uint32], pairs: NDArray[Any], count: int) ->
         while slots[integer(at)] != 0:
             at = (at + np.uint64(1)) & mask
         slots[integer(at)] = np.uint32(((hashed >> np.uint64(32)) & ~mask) | np.uint64(row + 1))
+
+
+@kernel
+def deal_pairs(
+    pairs: NDArray[Any],
+    count: int,
+    ends: NDArray[np.int64],
+    first: NDArray[np.uint64],
+    second: NDArray[np.uint64],
+    units: NDArray[np.uint64],
+    depth: NDArray[np.uint16],
+) -> None:
+    """Columns of the first `count` pairs, by the partition that owns `first`, in their order within it.
+
+    ends[p] is where the rows of partition p end; shape (partitions,). The columns have room for `count` rows.
+    """
+    partitions = np.uint64(ends.size)
+    ends[:] = 0
+    for row in range(count):
+        ends[_owner(pairs[row].first, partitions)] += 1
+    for partition in range(1, ends.size):
+        ends[partition] += ends[partition - 1]
+    for row in range(count - 1, -1, -1):
+        owner = _owner(pairs[row].first, partitions)
+        ends[owner] -= 1
+        at = ends[owner]
+        first[at] = pairs[row].first
+        second[at] = pairs[row].second
+        units[at] = pairs[row].units
+        depth[at] = pairs[row].depth
+    # Each has gone down to where its rows begin, which is where those of the one before it end.
+    for partition in range(ends.size - 1):
+        ends[partition] = ends[partition + 1]
+    ends[ends.size - 1] = count

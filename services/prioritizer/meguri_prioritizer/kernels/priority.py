@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meguri_common.kernels.jit import kernel
+from meguri_common.kernels.memory import prefetch
 from meguri_prioritizer.importance import level_bounds
 from meguri_prioritizer.kernels.index import find_keys
 from meguri_prioritizer.layout import (
@@ -48,6 +49,8 @@ _LEVELS = 64
 _BOUNDS = level_bounds()
 _ONE_BITS = 0x3F800000
 _PER_BIT = np.float32(1 / (1 << 23))
+_AHEAD = 12
+"""Rows between asking for a record's cache line and using it."""
 _DONE = ~(TOUCHED | DEPTH_CHANGED | RELEASED) & 0xFFFF
 _PRIORITY, _DEPTH, _RELEASE = 1, 2, 4
 
@@ -188,6 +191,8 @@ def judge_rows(
     floor = shared_floor(totals)
     found = 0
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(urls, rows[i + _AHEAD])
         row = rows[i]
         flags = integer(urls[row].flags)
         if not flags & TOUCHED:
