@@ -39,6 +39,7 @@ _SCHEMA_VERSION = 1
 _PAGE_SIZE = 16 << 10
 _CHECKPOINT_PAGES = 2048
 """Pages (32 MiB) of write-ahead log after which a commit carries them over to the file."""
+_CACHE_KIB = 32 << 10
 WAL_LIMIT = 64 << 20
 """Bytes to which the write-ahead log is cut back once it has been carried over."""
 BUSY_SECONDS = 30.0
@@ -122,7 +123,6 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        connection.execute("pragma cache_size = -32768")
         if not read_only:
             connection.execute(f"pragma page_size = {_PAGE_SIZE}")
             connection.execute("pragma auto_vacuum = none")
@@ -133,6 +133,10 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             connection.execute("pragma secure_delete = off")
             # Commits are synced by `barrier` alone: a killed process loses nothing, a power failure what came after.
             connection.execute("pragma synchronous = normal")
+        # SQLite turns these KiB into a number of pages once, by the page size it knows then: the default one until the
+        # file has been read. Set before, the cache would take four times as much.
+        connection.execute("pragma schema_version").fetchone()
+        connection.execute(f"pragma cache_size = -{_CACHE_KIB}")
     except BaseException:
         connection.close()
         raise
