@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import xxhash
 
+from meguri_common.errors import InputUnreadable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -81,14 +83,25 @@ class _Content:
         self._chunks = chunks
         self._hash = xxhash.xxh3_128()
         self._ended = False
+        self.problem: InputUnreadable | None = None
+        """Why the input ends where it does, if it broke off."""
         self.buffer = bytearray()
         self.length = 0
         self.lines = 0
+        self._line_ended = True
+
+    @property
+    def torn(self) -> bool:
+        """Whether what was taken ends in a line of which the rest can't be read."""
+        return self.problem is not None and not self.buffer and not self._line_ended
 
     def fill(self, size: int) -> bool:
         """Hold at least `size` bytes; False if the input ends before."""
         while len(self.buffer) < size and not self._ended:
-            chunk = next(self._chunks, None)
+            try:
+                chunk = next(self._chunks, None)
+            except InputUnreadable as problem:
+                self.problem, chunk = problem, None
             if chunk is None:
                 self._ended = True
             else:
@@ -109,6 +122,7 @@ class _Content:
         self._hash.update(piece)
         self.length += size
         self.lines += piece.count(b"\n")
+        self._line_ended = piece.endswith(b"\n")
         return piece
 
 
@@ -118,6 +132,9 @@ def bundles(chunks: Iterator[bytes], ledger: Ledger) -> Iterator[Bundle]:
     Args:
         chunks: the input's decompressed content.
         ledger: what has been published.
+
+    Raises:
+        InputUnreadable: it broke off, after all whole lines before. A line that is torn there isn't one yet.
     """
     content = _Content(chunks)
     _skip_published(content, ledger)
@@ -129,12 +146,16 @@ def bundles(chunks: Iterator[bytes], ledger: Ledger) -> Iterator[Bundle]:
             data, too_long = content.take(size), 0
         else:
             data, too_long = _take_long_line(content)
+        if content.torn:
+            break
         row = f"{start}{content.length:016x}-{content.digest()}"
         if too_long and ledger.steps(*_behind(start)) and row in _keys(ledger, start):
             _skip_published(content, ledger)
             continue
         value = msgspec.json.encode({"lines": content.lines})
         yield Bundle(data, first_line, too_long, (row, value), not content.fill(1))
+    if content.problem:
+        raise content.problem
 
 
 def _behind(start: str) -> tuple[int, str]:

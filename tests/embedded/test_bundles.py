@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meguri.embedded import bundles as module
 from meguri.embedded.bundles import Bundle, Ledger, bundles
+from meguri_common.errors import InputUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,3 +94,28 @@ def test_line_numbers_and_the_last_bundle() -> None:
         (b"aaaaaaa\nbbbbbbb\n", 1, False),
         (b"ccccccc\n\nddd\n", 3, True),
     ]
+
+
+@given(lines, st.integers(0, 500))
+def test_an_input_that_broke_off_gives_its_whole_lines_and_later_the_rest(rows_of_file: list[bytes], cut: int) -> None:
+    content = b"".join(line + b"\n" for line in rows_of_file)
+    rows = Rows()
+    got = []
+
+    def broken() -> Iterator[bytes]:
+        yield from pieces(content[:cut])
+        raise InputUnreadable("broke off")
+
+    def publish_broken() -> None:
+        for bundle in bundles(broken(), Ledger(rows)):
+            rows[bundle.row[0]] = bundle.row[1]
+            got.append(bundle)
+
+    with pytest.raises(InputUnreadable):
+        publish_broken()
+    taken = sum(bundle.too_long or len(bundle.data) for bundle in got)
+    assert taken == content.rfind(b"\n", 0, cut) + 1
+    got += publish(content, rows)
+    assert sum(bundle.too_long or len(bundle.data) for bundle in got) == len(content)
+    whole = b"".join(bundle.data for bundle in got if not bundle.too_long)
+    assert whole.splitlines() == b"".join(line + b"\n" for line in rows_of_file if len(line) <= 40).splitlines()
