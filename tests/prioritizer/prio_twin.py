@@ -211,8 +211,8 @@ class Twin:
                         url.rank = (row["epoch"], row["rank"])
                         touched.append(key)
                 case RowKind.SEEDED:
-                    self.seed(key, row, admitted, revived)
-                    touched.append(key)
+                    if self.seed(key, row, admitted, revived):
+                        touched.append(key)
                 case RowKind.ADMISSION:
                     if self.urls[key].admitted:
                         self.t["admissions_repeated"] += 1
@@ -275,7 +275,7 @@ class Twin:
             if fields:
                 self.out[RowKind.UPDATE].append(self.update(key, fields))
 
-    def seed(self, key: tuple[int, int], row: dict[str, Any], admitted: list[Any], revived: list[Any]) -> None:
+    def seed(self, key: tuple[int, int], row: dict[str, Any], admitted: list[Any], revived: list[Any]) -> bool:
         url = self.urls[key]
         self.vouch(key[0], row["observed_at"])
         mine = bool(row["new"]) and not url.admitted
@@ -285,12 +285,14 @@ class Twin:
             admitted.append((key, row, Source.SEED))
         elif row["new"]:
             self.t["admissions_repeated"] += 1
-        if url.seeded is None or row["observed_at"] > url.seeded:
-            url.seeded = row["observed_at"]
-            self.mint(url, row["cash"])
-            self.lower(key, 0)
-            if url.admitted and not mine:
-                revived.append((key, row["observed_at"]))
+        if url.seeded is not None and row["observed_at"] <= url.seeded:
+            return False
+        url.seeded = row["observed_at"]
+        self.mint(url, row["cash"])
+        self.lower(key, 0)
+        if url.admitted and not mine:
+            revived.append((key, row["observed_at"]))
+        return True
 
     def visit(self, key: tuple[int, int], row: dict[str, Any]) -> None:
         url, host, at, status = self.urls[key], self.hosts[key[0]], row["fetched_at"], row["status"]

@@ -294,7 +294,6 @@ def seed_rows(
         extra = extra_rows[i]
         kept[i] = 0
         revived[i] = 0
-        urls[row].flags |= TOUCHED
         vouch(urls[row].host, integer(observed_at[i]), hosts, queue, queued)
         if new[i] and not urls[row].flags & ADMITTED:
             kept[i] = 1
@@ -308,6 +307,7 @@ def seed_rows(
             continue
         extras[extra].seeded_at = moment
         extras[extra].marks = 1
+        urls[row].flags |= TOUCHED
         mint(row, units[i], mint_limit, urls, totals)
         lower_depth(row, 0, urls, hosts, queue, queued)
         if urls[row].flags & ADMITTED and not kept[i]:
@@ -340,7 +340,8 @@ def apply_credits(
                 totals[KNOWN_URLS] += _1
             urls[row].flags = flags | KNOWN | CHANGED | TOUCHED
         else:
-            urls[row].flags = flags | CHANGED | TOUCHED
+            # Nothing changes; but a row without any flag may have been made for this credit, and is to be saved.
+            urls[row].flags = flags | TOUCHED | (0 if flags else CHANGED)
         if depth[i] < urls[row].depth:
             lower_depth(row, integer(depth[i]), urls, hosts, queue, queued)
     totals[RECEIVED] += received
