@@ -43,7 +43,7 @@ def main() -> None:
     print(f'UNICODE = "{unicodedata.unidata_version}"\n')
     for name, text in classes.items():
         print(f"{name} = (")
-        for line in textwrap.wrap(text, 108):
+        for line in textwrap.wrap(text, 108, break_on_hyphens=False):  # a range stays in one piece
             print(f'    "{line} "')
         print(")")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from meguri_common.content import (
     Change,
+    character_classes,
     classify_change,
     content_fp,
     distance,
@@ -98,12 +100,32 @@ def test_changes(golden_rows: Callable[[str], list[dict[str, Any]]]) -> None:
         ("👍🏽 ok", ["👍", "ok"]),
         ("สวัสดี", ["สวั", "วัส", "สดี"]),
         ("\u0301 lone mark", ["lone", "mark"]),
+        ("ಕಿತ್ತೂರು ಕರ್ನಾಟಕ", ["ಕಿತ್ತೂರು", "ಕರ್ನಾಟಕ"]),
         (b"caf\xe9 ok", ["caf", "ok"]),
         ("", []),
     ],
 )
 def test_tokens_of(text: str | bytes, expected: list[str]) -> None:
     assert tokens(text) == expected
+
+
+@pytest.mark.skipif(
+    unicodedata.unidata_version != character_classes.UNICODE, reason="tables of another Unicode version"
+)
+@pytest.mark.parametrize(
+    ("table", "starts"),
+    [
+        (character_classes.LETTERS_AND_NUMBERS, ("L", "N")),
+        (character_classes.MARKS, ("M",)),
+        (character_classes.FORMAT, ("Cf",)),
+    ],
+)
+def test_tables_hold_each_character_of_their_categories(table: str, starts: tuple[str, ...]) -> None:
+    held: set[int] = set()
+    for part in table.split():
+        first, _, last = part.partition("-")
+        held.update(range(int(first, 16), int(last or first, 16) + 1))
+    assert held == {point for point in range(0x110000) if unicodedata.category(chr(point)).startswith(starts)}
 
 
 def test_empty_and_equal() -> None:
