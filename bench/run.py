@@ -35,6 +35,7 @@ _EXAMPLE = _HERE.parent / "examples" / "sqlite-docs.jsonl.zst"
 _CRAWLS = ("docs-crawl", "cc-pages")
 _ONCE_FROM_LINKS = 20_000_000
 """Links of an input from which on it is run once."""
+_OFTEN = 1 << 20
 _ROOM = 1.5
 """Free space needed, in bytes a byte of the largest input's lines."""
 
@@ -48,6 +49,10 @@ class Case:
     copies: int
     """How often the crawl's links are in it."""
     write: Callable[[Path], None]
+    snapshot_after: int | None = None
+    """Bytes of inbox between two snapshots, where not the usual."""
+    stop: bool = False
+    """It is stopped and gone on with, too."""
 
 
 def crawls() -> dict[str, Crawl]:
@@ -60,7 +65,12 @@ def crawls() -> dict[str, Crawl]:
 
 def cases(name: str, crawl: Crawl, times: list[int], repeated: int) -> list[Case]:
     """What is measured of a crawl."""
-    out = [Case(f"{name} x{copies}", crawl, copies, _stretched(crawl, copies)) for copies in times]
+    out = [
+        Case(f"{name} x{copies}", crawl, copies, _stretched(crawl, copies), stop=copies == max(times))
+        for copies in times
+    ]
+    often = f"{name} x{repeated}, a snapshot each {_OFTEN >> 20} MiB"
+    out.append(Case(often, crawl, repeated, _stretched(crawl, repeated), snapshot_after=_OFTEN))
     out.append(Case(f"{name} x{repeated} in turns", crawl, repeated, partial(_in_turns, crawl, repeated)))
     out.append(Case(f"{name} again x{repeated}", crawl, repeated, partial(_later, crawl, repeated)))
     return out
@@ -83,13 +93,13 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
 
 
-def measured(script: str, source: Path) -> dict[str, Any]:
+def measured(script: str, source: Path, *more: str) -> dict[str, Any]:
     """What a script of this folder says of an input.
 
     Raises:
         RuntimeError: it failed.
     """
-    command = [sys.executable, str(_HERE / script), str(source)]
+    command = [sys.executable, str(_HERE / script), str(source), *more]
     done = subprocess.run(command, env=environment(), capture_output=True, check=False)
     if done.returncode:
         msg = f"{script} failed on {source.name}: {done.stderr.decode(errors='replace')}"
@@ -119,7 +129,8 @@ def check_room(folder: str, crawl: Crawl, most: int) -> None:
 def run_case(case: Case, source: Path, repeats: int, figures: Figures) -> dict[str, Any]:
     """Run a case as often as its size allows and note its figures."""
     often = 1 if case.crawl.links * case.copies >= _ONCE_FROM_LINKS else repeats
-    run = middle([measured("run_case.py", source) for _ in range(often)])
+    more = [] if case.snapshot_after is None else [str(case.snapshot_after)]
+    run = middle([measured("run_case.py", source, *more) for _ in range(often)])
     expected = case.crawl.links * case.copies
     if run["links"] != expected:
         msg = f"{case.name}: {run['links']} links were counted of {expected}"
@@ -151,7 +162,7 @@ def main() -> None:
                 if not runs:
                     peers = [measured("run_peer.py", source) for _ in range(given.repeats)]
                 runs[case.name] = run_case(case, source, given.repeats, figures)
-                if case.copies == max(given.times) and "turns" not in case.name and "again" not in case.name:
+                if case.stop:
                     fraction = given.stop_at or random.SystemRandom().uniform(0.5, 0.95)
                     stopped = stop_and_go_on(source, Path(folder) / "stopped", fraction, environment())
                     figures.of_stop(case.name, fraction, stopped, runs[case.name])
