@@ -325,6 +325,24 @@ def test_snapshots_write_what_changed() -> None:
     assert sum(reference.rows for reference in writer.kept if reference.role == "urls.changes") == 1
 
 
+def test_rows_that_say_nothing_yet_are_saved() -> None:
+    fed = Fed()
+    fed.feed((RowKind.ADMISSION, [admission_row(5, path) for path in range(20)]))
+    fed.feed((RowKind.VOTE, [{"host_key": host, "source_host": 5} for host in range(200, 230)]))
+    fed.snapshot()
+    # Hosts 6 and 7 are only known to be there: by a credit to a URL, and by a vote for itself.
+    fed.feed((RowKind.CREDIT, [credit_row(6, 1, UNIT)]), (RowKind.VOTE, [{"host_key": 7, "source_host": 7}]))
+    fed.feed((RowKind.ADMISSION, [admission_row(8, 1)]))
+    before = [fed.look(host, 1) for host in (5, 6, 7, 8)]
+    fed.snapshot()
+    assert any(reference.role == "hosts.changes" for reference in fed._last.files)
+    fed.restore()
+    assert [fed.look(host, 1) for host in (5, 6, 7, 8)] == before
+    fed.feed((RowKind.ADMISSION, [admission_row(7, 1), admission_row(6, 1)]))
+    assert fed.sent[RowKind.ADMITTED][-1]["host_key"] == 6
+    assert fed.look(6, 1)["priority"]["cash"] == UNIT
+
+
 def test_mints_have_a_limit_and_repeats_mint_nothing() -> None:
     fed = Fed(partitions=1)
     fed.feed((RowKind.SEEDED, [seed_row(5, 1, 10, 1 << 63), seed_row(5, 2, 10, 1)]))

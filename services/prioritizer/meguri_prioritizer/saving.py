@@ -41,9 +41,9 @@ def save(state: PartitionState, writer: SnapshotWriter) -> None:
         "controls", len(state.controls), len(state.changed_controls), lambda only: _controls(state, changed_only=only)
     )
     tables = [
-        _source("urls", state.urls, _URL, _changed(state.urls, "flags", layout.CHANGED)),
-        _source("hosts", state.hosts, _HOST, _changed(state.hosts, "marks", layout.HOST_DIRTY)),
-        _source("extras", state.extras, _EXTRA, _changed(state.extras, "marks", 1)),
+        _source("urls", state.urls, _URL, state.urls.changed("flags", layout.CHANGED)),
+        _source("hosts", state.hosts, _HOST, state.hosts.changed("marks", layout.HOST_DIRTY)),
+        _source("extras", state.extras, _EXTRA, state.extras.changed("marks", 1)),
         *state.sources.tables(state.hosts),
         controls,
     ]
@@ -54,9 +54,11 @@ def save(state: PartitionState, writer: SnapshotWriter) -> None:
 
 def mark_saved(state: PartitionState) -> None:
     """The last save is durable."""
-    state.urls["flags"][_changed(state.urls, "flags", layout.CHANGED)] &= 0xFFFF ^ layout.CHANGED
+    state.urls["flags"][state.urls.changed("flags", layout.CHANGED)] &= 0xFFFF ^ layout.CHANGED
     state.hosts["marks"][:] = 0
     state.extras["marks"][:] = 0
+    for table in (state.urls, state.hosts, state.extras):
+        table.mark_saved()
     state.changed_controls.clear()
     state.sources.saved()
 
@@ -76,6 +78,7 @@ def load(state: PartitionState, reader: SnapshotReader) -> None:
             msg = f"prioritizer: the snapshot says {reader.scalars['rows'][name]} {name}, its files hold {len(table)}"
             raise CorruptSnapshot(msg)
         table.reindex()
+        table.mark_saved()
     for batch in load_tables(reader, "controls"):
         for host_key, path_key, thing, at in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             state.controls[host_key, path_key, thing] = at
@@ -99,10 +102,6 @@ def _earn_budgets(state: PartitionState) -> None:
     budget = np.where(flags & layout.VOUCHED, 0, earned).astype(np.uint32)
     free = (flags & layout.BUDGET_SET) == 0
     hosts["budget"][free] = budget[free]
-
-
-def _changed(table: Table, field: str, bit: int) -> NDArray[np.int64]:
-    return np.flatnonzero(table[field] & bit)
 
 
 def _source(name: str, table: Table, fields: tuple[str, ...], changed: NDArray[np.int64]) -> TableSource:

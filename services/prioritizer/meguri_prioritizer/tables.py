@@ -45,6 +45,7 @@ class Table:
         self.records: NDArray[Any] = np.zeros(_FIRST_ROWS, self._template.dtype)
         self.slots = np.zeros(_FIRST_ROWS * 2, np.uint32)
         self.count = np.zeros(1, np.int64)
+        self._saved = 0  # rows that the last snapshot has
 
     def __len__(self) -> int:
         return int(self.count[0])
@@ -53,6 +54,18 @@ class Table:
         """A field of all rows in use, as a view."""
         field: NDArray[Any] = self.records[name][: len(self)]
         return field
+
+    def changed(self, field: str, bit: int) -> NDArray[np.int64]:
+        """Rows that the last snapshot lacks or has otherwise: those with a bit set, and all made since; ascending.
+
+        New rows count even if nothing was ever set in them: leaving one out would give its number to another.
+        """
+        marked = np.flatnonzero(self.records[field][: self._saved] & bit)
+        return np.concatenate([marked, np.arange(self._saved, len(self))])
+
+    def mark_saved(self) -> None:
+        """A snapshot has all rows as they are; the caller clears the bits."""
+        self._saved = len(self)
 
     def reserve(self, more: int) -> None:
         """Make room for `more` rows."""
