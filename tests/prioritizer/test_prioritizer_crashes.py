@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prio_world import CAMPAIGN, Fed, admission_row, message, seed_row, visit_row
+from prio_world import CAMPAIGN, Fed, admission_row, control_row, credit_row, message, seed_row, visit_row
 
 from meguri_common.keys import partition_of
-from meguri_common.records import NO_DEPTH, UpdateField
+from meguri_common.records import NO_DEPTH, ControlAction, UpdateField
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.topics import FRONTIER
 from meguri_common.wire.envelope import decode
@@ -214,3 +215,32 @@ def test_totals_do_not_depend_on_how_inboxes_interleave(seed: int) -> None:
         degrees = [(look["in_degree"], look["url_budget"]) for look in looks]
         seen.append((totals["minted"], totals["visits"], totals["held"] + totals["pool"], degrees))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (RowKind.CREDIT, credit_row(50, 1, 5, 2)),
+        (RowKind.CREDIT, credit_row(50, 1, 0, 2)),
+        (RowKind.VOTE, {"host_key": 50, "source_host": 50}),
+        (RowKind.VOTE, {"host_key": 50, "source_host": 51}),
+        (RowKind.RELEASE, {"host_key": 50}),
+        (RowKind.URL_SIGNAL, {"host_key": 50, "path_key": 1, "rank": 0.5, "epoch": 0}),
+        (RowKind.HOST_SIGNAL, {"host_key": 50, "score": 0.5, "epoch": 0}),
+        (RowKind.ADMISSION, admission_row(50, 1)),
+        (RowKind.VISIT, visit_row(50, 1, 4)),
+        (RowKind.SEEDED, seed_row(50, 1, 0, 0, 0)),
+        (RowKind.CONTROL, control_row(50, ControlAction.RELEASE, 3, path=9)),
+        (RowKind.CONTROL, control_row(50, ControlAction.UNVOUCH, 3)),
+    ],
+)
+def test_whatever_speaks_of_a_host_first_it_is_in_the_next_snapshot(kind: RowKind, row: dict[str, Any]) -> None:
+    fed = Fed()
+    fed.feed((RowKind.ADMISSION, [admission_row(host, path) for host in range(1, 30) for path in range(40)]))
+    fed.snapshot()
+    fed.feed((kind, [row]))
+    known = fed.service.totals(), fed.look(50, 1)
+    fed.snapshot()
+    fed.restore()
+    assert (fed.service.totals(), fed.look(50, 1)) == known
+    assert known[1]["host"] is not None

@@ -18,7 +18,6 @@ from meguri_prioritizer.layout import (
     CHANGED,
     EXCLUDED,
     HELD_CASH,
-    HOST_DIRTY,
     POOL,
     REASON_SHIFT,
     SENT,
@@ -161,7 +160,6 @@ def apply_visits(
             note(host, hosts, queue, queued)
         lower_depth(row, integer(depth[i]), urls, hosts, queue, queued)
         _exclude(row, error[i] == _ROBOTS, urls, hosts, held, held_meta)
-        hosts[host].marks |= HOST_DIRTY
         good = 200 <= status[i] < 300
         if not good and not redirected[i]:
             continue
