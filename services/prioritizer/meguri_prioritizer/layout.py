@@ -160,12 +160,11 @@ def url_template(no_depth: int) -> np.void:
 
 
 def host_template(budget: int, depth_cap: int, crawl_delay: int) -> np.void:
-    """A host of which nothing is known yet; not even that is in a snapshot."""
+    """A host of which nothing is known yet."""
     record = np.zeros(1, HOST)
     record["budget"] = budget
     record["depth_cap"] = depth_cap
     record["crawl_delay"] = crawl_delay
     record["held_first"] = record["sources"] = -1
-    record["marks"] = HOST_DIRTY
     template: np.void = record[0]
     return template

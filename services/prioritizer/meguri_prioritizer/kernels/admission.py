@@ -340,8 +340,7 @@ def apply_credits(
                 totals[KNOWN_URLS] += _1
             urls[row].flags = flags | KNOWN | CHANGED | TOUCHED
         else:
-            # Nothing changes; but a row without any flag may have been made for this credit, and is to be saved.
-            urls[row].flags = flags | TOUCHED | (0 if flags else CHANGED)
+            urls[row].flags = flags | TOUCHED
         if depth[i] < urls[row].depth:
             lower_depth(row, integer(depth[i]), urls, hosts, queue, queued)
     totals[RECEIVED] += received
