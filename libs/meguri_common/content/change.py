@@ -1,34 +1,34 @@
-"""Whether a body has changed, from the fingerprints of the last fetch and of this one."""
+"""Whether a page has changed, judged by the fingerprints of its last two bodies."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from meguri_common.content.fingerprint import near
+from meguri_common.content.simhash import near
 
 __all__ = ["Change", "classify_change", "observe_change"]
 
 
 class Change(IntEnum):
-    """What became of a body."""
+    """What two bodies of a page say about change."""
 
-    NO_CHANGE = 0
-    COSMETIC_CHANGE = 1
-    """Another body, but near: a rotating ad, a clock. Counts as no change for the change rate."""
-    REAL_CHANGE = 2
+    UNKNOWN = 0
+    """One of the bodies has no fingerprint: nothing to compare, the other one only (re)seeds the record."""
+    NO_CHANGE = 1
+    COSMETIC_CHANGE = 2
+    """Near one another: a rotating advertisement, a clock. Counts as no change for the change rate."""
+    REAL_CHANGE = 3
 
 
 def classify_change(old_fp: int, new_fp: int, old_simhash: int, new_simhash: int) -> Change:
-    """Compare two bodies; an empty simhash can't be near."""
+    """The verdict on two bodies; fingerprints of 0 are missing ones, and without both simhashes nothing is cosmetic."""
+    if old_fp == 0 or new_fp == 0:
+        return Change.UNKNOWN
     if old_fp == new_fp:
         return Change.NO_CHANGE
     return Change.COSMETIC_CHANGE if near(old_simhash, new_simhash) else Change.REAL_CHANGE
 
 
-def observe_change(
-    stored_fp: int, stored_simhash: int, *, not_modified: bool, fetched_fp: int, fetched_simhash: int
-) -> bool:
-    """Whether a fetch shows a real change of a record; with nothing to compare (fp 0) it doesn't."""
-    if not_modified or stored_fp == 0 or fetched_fp == 0:
-        return False
-    return classify_change(stored_fp, fetched_fp, stored_simhash, fetched_simhash) == Change.REAL_CHANGE
+def observe_change(old_fp: int, new_fp: int, old_simhash: int, new_simhash: int, *, not_modified: bool = False) -> bool:
+    """Whether a fetch counts as a change: only a real one does, and an answer of "not modified" never."""
+    return not not_modified and classify_change(old_fp, new_fp, old_simhash, new_simhash) is Change.REAL_CHANGE

@@ -1,71 +1,89 @@
-"""Tokens of the pipeline `terms/1`, in any script.
+"""Tokens of a text under `terms/1`, for any script.
 
-On ASCII a token is a maximal run of letters and digits, lower-cased. Elsewhere text is NFKC-normalised and lower-cased
-first; marks belong to the character before them; scripts written without spaces give overlapping pairs; emoji and
-symbols are tokens of their own.
+What depends on the interpreter: character classes don't, they come from checked-in tables. NFKC and lower-casing are
+the interpreter's. Unicode never changes how assigned characters decompose, compose and pair as upper and lower case,
+so what could differ is characters that a newer version has assigned; those are kept away from both (`fold`) and stay
+what the tables say of them: nothing. There remain corrections of properties that no stability policy covers (which
+characters may stand around a final sigma) and faults of an interpreter. Should a fingerprint have to change, for these
+or with newer tables, the pipeline's name changes, and fingerprints under different names are never compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from functools import cache
-from itertools import pairwise
 
-from meguri_common.content.character_classes import FORMAT, LETTERS_AND_NUMBERS, MARKS
+from meguri_common.content.classes import IGNORED, MARK, PAIRED, SEPARATOR, SYMBOL, WORD, class_table, unassigned
+from meguri_common.content.unicode_tables import UNICODE_VERSION
 
-__all__ = ["tokens"]
+__all__ = ["decode", "fold", "tokens"]
 
-_SPACELESS = (
-    "e00-eff f00-fff 1000-109f 1780-17ff 19e0-19ff 1a20-1aaf 2e80-2fdf 3005-3007 3021-3029 3031-3035 3038-303b "
-    "3040-30ff 31f0-31ff 3400-4dbf 4e00-9fff a9e0-a9ff aa60-aa7f f900-faff ff66-ff9f 1aff0-1b16f 20000-3ffff"
-)
-"""Scripts written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Han, kana and their neighbours."""
-_SYMBOLS = "2600-27bf 1f000-1faff"
-_INVISIBLE = "fe00-fe0f 1f3fb-1f3ff"
-"""Variation selectors and skin tones: ignored, as format characters are."""
+_ASCII_TOKEN = re.compile("[a-z0-9]+")
 
-_ASCII_TOKEN = re.compile(r"[A-Za-z0-9]+")
+
+def decode(data: bytes) -> str:
+    """Text of UTF-8; every invalid sequence becomes U+FFFD, which separates tokens."""
+    return data.decode("utf-8", "replace")
+
+
+def fold(text: str) -> str:
+    """NFKC, then full lower-casing, the same under every interpreter whose Unicode is the tables' or newer."""
+    if text.isascii():
+        return text.lower()
+    if unicodedata.unidata_version == UNICODE_VERSION:
+        return _fold_assigned(text)
+    return _fold_around_unassigned(text)
+
+
+def _fold_assigned(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).lower()
+
+
+def _fold_around_unassigned(text: str) -> str:
+    """Fold only what lies between unassigned characters: to the tables' version they are inert, as is U+FFFD."""
+    pieces = unassigned().split(text)
+    pieces[::2] = map(_fold_assigned, pieces[::2])
+    return "".join(pieces)
 
 
 def tokens(text: str | bytes) -> list[str]:
-    """Tokens in order of appearance.
+    """The tokens of a text, in order of appearance, repeats included.
+
+    A run of word characters is one token; in scripts written without spaces every overlapping pair of characters is
+    one, and a lone character is one. Marks stay with their character. Symbols and emoji are tokens each.
 
     Args:
-        text: decoded, or UTF-8 in which invalid sequences separate.
+        text: text, or UTF-8.
     """
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", errors="replace")
-    if text.isascii():
-        return [token.lower() for token in _ASCII_TOKEN.findall(text)]
-    ignored, found, unit = _patterns()
-    folded = ignored.sub("", unicodedata.normalize("NFKC", text).lower())
-    out: list[str] = []
-    for match in found.finditer(folded):
-        if match.lastgroup == "spaceless":
-            units = unit.findall(match.group())
-            out += units if len(units) == 1 else [a + b for a, b in pairwise(units)]
+    folded = fold(text if isinstance(text, str) else decode(text))
+    if folded.isascii():
+        return _ASCII_TOKEN.findall(folded)
+    return _tokens_of_folded(folded)
+
+
+def _tokens_of_folded(text: str) -> list[str]:
+    found: list[str] = []
+    units: list[str] = []
+    """The run so far: one growing string of spaced script, or one string per character of an unspaced one."""
+    kind = SEPARATOR
+    table = class_table()
+    for character in text:
+        what = table[ord(character)]
+        if what == IGNORED:
+            continue
+        if (what == MARK and kind != SEPARATOR) or what == kind == WORD:
+            units[-1] += character
+        elif what == kind == PAIRED:
+            units.append(character)
         else:
-            out.append(match.group())
-    return out
+            found += _run_tokens(units)
+            kind = what if what in {WORD, PAIRED} else SEPARATOR
+            units = [] if kind == SEPARATOR else [character]
+            if what == SYMBOL:
+                found.append(character)
+    return found + _run_tokens(units)
 
 
-@cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """What is ignored; a run or symbol; a character of a spaceless script with its marks."""
-    mark, spaceless = _class(MARKS), _class(_SPACELESS)
-    word = _class(LETTERS_AND_NUMBERS)
-    # A word character is looked at twice: is it one at all, and is it of a script without spaces?
-    unit = f"(?=[{spaceless}])[{word}][{mark}]*"
-    spaced = f"(?![{spaceless}])[{word}][{mark}]*"
-    found = f"(?P<spaced>(?:{spaced})+)|(?P<spaceless>(?:{unit})+)|(?P<symbol>[{_class(_SYMBOLS)}])"
-    return re.compile(f"[{_class(FORMAT)}{_class(_INVISIBLE)}]"), re.compile(found), re.compile(unit)
-
-
-def _class(ranges: str) -> str:
-    """The inside of a regular expression's character class."""
-    parts = []
-    for part in ranges.split():
-        first, _, last = part.partition("-")
-        parts.append(rf"\U{int(first, 16):08x}-\U{int(last or first, 16):08x}")
-    return "".join(parts)
+def _run_tokens(units: list[str]) -> list[str]:
+    return [left + right for left, right in itertools.pairwise(units)] if len(units) > 1 else units
