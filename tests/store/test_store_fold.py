@@ -7,12 +7,10 @@ import itertools
 import numpy as np
 import pytest
 import store_world as world
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meguri_common.records import Status, VisitFlag
 from meguri_common.wire.schemas import SCHEMAS, RowKind
-from meguri_store.fold import FOLDED, VISIT_FACTS, FoldRules, fold_visits, observe_change
+from meguri_store.fold import FOLDED, VISIT_FACTS, FoldRules, fold_visits
 from meguri_store.schema import URL_SCHEMA
 
 HOUR = world.START // world.HOUR
@@ -202,28 +200,6 @@ def test_a_seed_of_time_zero_is_due_and_a_future_one_waits(tmp_path):
     live.feed([world.admitted(seed, at=0), world.admitted(later, at=world.START + world.HOUR)])
     assert live.shard().due(HOUR, 10).column("url").to_pylist() == [seed.decode()]
     assert live.shard().due(HOUR + 1, 10).num_rows == 2
-
-
-numbers = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 3, 2**64 - 1])
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(numbers, numbers, numbers, numbers, st.booleans()), min_size=1, max_size=20))
-def test_observe_change_agrees_with_its_words(rows):
-    columns = [np.array(column, np.uint64) for column in list(zip(*rows, strict=True))[:4]]
-    found = observe_change(*columns, np.array([row[4] for row in rows]))
-    for (old_fp, old_simhash, new_fp, new_simhash, unmodified), changed in zip(rows, found.tolist(), strict=True):
-        alike = old_simhash and new_simhash and (old_simhash ^ new_simhash).bit_count() <= 3
-        assert changed == bool(not unmodified and old_fp and new_fp and old_fp != new_fp and not alike)
-
-
-def test_observe_change_golden(golden_rows):
-    rows = golden_rows("golden/observe_change.jsonl")
-    columns = [
-        np.array([int(row[name], 16) for row in rows], np.uint64) for name in ("rec_fp", "rec_simhash", "fp", "simhash")
-    ]
-    found = observe_change(*columns, np.array([row["not_modified"] for row in rows]))
-    assert found.tolist() == [row["changed"] for row in rows]
 
 
 @pytest.mark.parametrize("compacted", [False, True])

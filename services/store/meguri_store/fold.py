@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meguri_common.content import observe_changes
 from meguri_common.records import FetchError, ParkReason, Status, VisitFlag
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FOLDED", "VISIT_FACTS", "FoldRules", "Folded", "first_hour", "fold_visits", "observe_change"]
+__all__ = ["FOLDED", "VISIT_FACTS", "FoldRules", "Folded", "first_hour", "fold_visits"]
 
 Columns = dict[str, "NDArray[Any]"]
 
@@ -52,7 +53,6 @@ _NOT_MODIFIED = 304
 _ERRORS = 400
 _OK = 2
 _LONGEST_BACKOFF = 168
-_NEAR_BITS = 3
 _HOUR = 3600
 _MOST_HOURS = 0xFFFFFFFF
 
@@ -89,25 +89,6 @@ def first_hour(seconds: NDArray[Any]) -> NDArray[np.uint32]:
     """The hour at which something said at `seconds` becomes due: never 0, which would mean "never"."""
     hours: NDArray[np.uint32] = np.maximum(seconds // _HOUR, 1).astype(np.uint32)
     return hours
-
-
-def observe_change(
-    old_fp: NDArray[np.uint64],
-    old_simhash: NDArray[np.uint64],
-    new_fp: NDArray[np.uint64],
-    new_simhash: NDArray[np.uint64],
-    not_modified: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
-    """Whether fetches showed a real change: both bodies are known, differ, and aren't near one another; all (n,)."""
-    compared = (old_fp != 0) & (new_fp != 0) & (old_fp != new_fp) & ~not_modified
-    changed: NDArray[np.bool_] = compared & ~_near(old_simhash, new_simhash)
-    return changed
-
-
-def _near(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether simhashes differ in few bits; one that isn't there is near nothing."""
-    near: NDArray[np.bool_] = (left != 0) & (right != 0) & (np.bitwise_count(left ^ right) <= _NEAR_BITS)
-    return near
 
 
 def _add(values: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
@@ -170,8 +151,8 @@ def fold_visits(
 
     # What the body says about change.
     compared = body & (records["content_fp"] != 0)
-    changed = body & observe_change(
-        records["content_fp"], records["simhash"], visits["content_fp"], visits["simhash"], unmodified
+    changed = body & observe_changes(
+        records["content_fp"], visits["content_fp"], records["simhash"], visits["simhash"], unmodified
     )
     stored = body & (records["content_fp"] != visits["content_fp"])
     new["content_fp"][stored] = visits["content_fp"][stored]
