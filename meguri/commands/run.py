@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 import orjson
 
+from meguri_common.errors import DataFolderError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from rich.progress import Progress, TaskID
@@ -102,9 +106,10 @@ def run(
     from meguri.embedded.run import RunOptions, run_inputs  # noqa: PLC0415 - see above
 
     stop = _StopSignals()
-    campaign = open_campaign(data, partitions=partitions, policy=policy, parameters=settings)
+    with _disk_errors(data):
+        campaign = open_campaign(data, partitions=partitions, policy=policy, parameters=settings)
     try:
-        with _Reporter(quiet=as_json) as reporter:
+        with _Reporter(quiet=as_json) as reporter, _disk_errors(data):
             options = RunOptions(seeds, vouched, stop.asked, reporter.on_input, reporter.on_step)
             result = run_inputs(campaign, inputs, options)
         for problem in result.unreadable:
@@ -117,6 +122,22 @@ def run(
     finally:
         campaign.close()
     return _exit_code(result, stop)
+
+
+@contextmanager
+def _disk_errors(data: Path) -> Iterator[None]:
+    """Say in one line which file the disk refused, and what to do."""
+    try:
+        yield
+    except OSError as problem:
+        if isinstance(problem, BrokenPipeError):
+            raise
+        full = problem.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+        advice = "Free some space" if full else "Mend that"
+        raise DataFolderError(
+            f"{problem.filename or data}: {problem.strerror or problem}. "
+            f"{advice} and start again: what was committed is kept."
+        ) from problem
 
 
 class _StopSignals:

@@ -6,6 +6,7 @@ Paths are relative to the data root, with `/`. Durable means: file fsynced, rena
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -93,6 +94,17 @@ def write_durably(files: FileSystem, path: str, *chunks: Buffer) -> None:
     files.sync_folder(folder)
 
 
+class _NamedFile(io.FileIO):
+    """A file whose errors name it: the system's own know of a descriptor alone when a write fails."""
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as problem:
+            problem.filename = self.name
+            raise
+
+
 class LocalFiles:
     """The local file system below a root folder."""
 
@@ -104,12 +116,16 @@ class LocalFiles:
 
     def create(self, path: str) -> BinaryIO:
         """See `FileSystem`."""
-        return self._at(path).open("xb")
+        return io.BufferedWriter(_NamedFile(self._at(path), "xb"))
 
     def sync(self, file: BinaryIO) -> None:
         """See `FileSystem`."""
         file.flush()
-        os.fsync(file.fileno())
+        try:
+            os.fsync(file.fileno())
+        except OSError as problem:
+            problem.filename = file.name
+            raise
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem`."""
