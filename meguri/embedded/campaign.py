@@ -102,6 +102,7 @@ def open_campaign(
     try:
         known = bus.get(_IDENTITY)
         if known is None:
+            _check_unused(data)
             compiled = given or DEFAULT
             identity = _identity(secrets.token_hex(8), first, compiled)
             producer = bus.producer("campaign")
@@ -153,6 +154,17 @@ def _check_folder(data: Path) -> None:
     ]
     if foreign and not (data / _BUS_FILE).exists():
         msg = f"{data}: holds other files ({', '.join(sorted(foreign)[:3])}): give a new or empty folder"
+        raise DataFolderError(msg)
+
+
+def _check_unused(data: Path) -> None:
+    """Refuse a new bus beside an old frontier: nothing in it could be gone on with."""
+    manifest = data / "store" / "store.json"
+    if manifest.exists():
+        msg = (
+            f"{data / _BUS_FILE}: empty or gone, though there is a frontier beside it ({manifest}). "
+            "Put back a copy of it, or start a new data folder."
+        )
         raise DataFolderError(msg)
 
 

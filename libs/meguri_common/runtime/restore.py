@@ -141,7 +141,11 @@ def _check(loaded: LoadedPartition, committed: int, around: Surroundings) -> Non
         msg = f"{source}: the log ends at {end}, below offset {max(loaded.position, committed)}. {way_out}"
         raise RestoreRefused(msg)
     if first > loaded.position:
-        msg = f"{source}: the log begins at {first}, above the state's offset {loaded.position}. {way_out}"
+        damaged = loaded.snapshots.damaged()
+        found = f"Damaged, missing or cut short: {', '.join(damaged)}. " if damaged else ""
+        if best is None and not damaged:
+            found = f"There is no snapshot in {loaded.snapshots.folder}. "
+        msg = f"{source}: the log begins at {first}, above the state's offset {loaded.position}. {found}{way_out}"
         raise RestoreRefused(msg)
 
 

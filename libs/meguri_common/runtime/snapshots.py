@@ -197,6 +197,15 @@ class SnapshotStore:
         found.sort(key=lambda snapshot: (snapshot.offset, snapshot.sequence), reverse=True)
         return found
 
+    def damaged(self) -> list[str]:
+        """Why snapshots were passed over: paths of altered manifests, and of files that are missing or cut short."""
+        found = []
+        for name, whole in self._entries():
+            if whole is None:
+                manifest = self._manifest(name)
+                found.append((self._misfit(manifest) if manifest else None) or f"{self.folder}/{name}")
+        return found
+
     def reader(self, snapshot: Snapshot) -> SnapshotReader:
         """Access to a snapshot's files."""
         return SnapshotReader(self.files, snapshot)
@@ -292,6 +301,14 @@ class SnapshotStore:
         return [(name, self._whole(name)) for name in names]
 
     def _whole(self, name: str) -> Snapshot | None:
+        snapshot = self._manifest(name)
+        return None if snapshot is None or self._misfit(snapshot) else snapshot
+
+    def _misfit(self, snapshot: Snapshot) -> str | None:
+        """A file that is missing or hasn't its size."""
+        return next((ref.path for ref in snapshot.files if self.files.size(ref.path) != ref.size), None)
+
+    def _manifest(self, name: str) -> Snapshot | None:
         try:
             line, _, body = self.files.read(f"{self.folder}/{name}").partition(b"\n")
         except FileNotFoundError:
@@ -306,6 +323,4 @@ class SnapshotStore:
         if version != _VERSION:
             msg = f"{self.folder}/{name}: snapshot version {version}, this program reads {_VERSION}: use its release"
             raise CorruptSnapshot(msg)
-        snapshot = msgspec.json.decode(body, type=Snapshot)
-        fits = all(self.files.size(reference.path) == reference.size for reference in snapshot.files)
-        return snapshot if fits else None
+        return msgspec.json.decode(body, type=Snapshot)
