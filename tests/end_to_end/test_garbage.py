@@ -285,7 +285,7 @@ def test_urls_of_100_kilobytes(tmp_path: Path) -> None:
 def test_a_lone_surrogate_costs_its_string(tmp_path: Path) -> None:
     lines = [
         b'{"url": "http://good0.example/", "fetched_at": 1, "links": ["/a\\ud800", "/link", "/\\ud83d\\ude00"]}\n',
-        b'{"url": "http://good1.example/", "fetched_at": 1, "links": ["/link"], "base": "\\udc00", "text": "\\ud800"}\n',
+        b'{"url": "http://good1.example/", "fetched_at": 1, "links": ["/link"], "base": "\\udc00", "ip": "\\ud800"}\n',
         b'{"url": "http://good2.example/", "fetched_at": 1, "links": ["/link"], "etag": "\\ud800", "\\ud800": {}}\n',
         b'{"url": "http://good3.example/", "fetched_at": 1, "links": [{"href": "/\\ud800"}, {"href": "/link"}]}\n',
     ]
