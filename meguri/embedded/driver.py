@@ -198,7 +198,8 @@ class RoundDriver:
         for loaded in self._loaded.values():
             if self._stopping():
                 return False
-            if loaded.spec.stateful and loaded.inbox_bytes >= self._snapshot_after:
+            grown = loaded.inbox_bytes >= self._snapshot_after or loaded.spec.wants_snapshot(loaded.service)
+            if loaded.spec.stateful and grown:
                 take_snapshot(loaded, self._around)
         if self._loaded[self._steps[0][0].name, 0].position:
             self._bus.trim(self._pages, self._loaded[self._steps[0][0].name, 0].position)

@@ -63,5 +63,7 @@ class ServiceSpec:
     """Parameters given for this run; a snapshot's win over them (see runtime.restore)."""
     folders: Callable[[int], tuple[str, ...]] = lambda _partition: ()
     """Folders below the data root, beside the service's own, in which snapshots of a partition keep files."""
+    wants_snapshot: Callable[[Service], bool] = lambda _service: False
+    """Whether a partition should be snapshotted for its own reasons, e.g. since its memory would grow without."""
     on_owned: Callable[[Service], None] = lambda _service: None
     """Called when a process that will write has restored a partition; those who only look don't call it."""

@@ -73,7 +73,9 @@ class Worker:
         self.stopped: dict[int, StoppedPartition] = {}
         self._around = around
         self._limits = limits or WorkerLimits()
-        self._wants_snapshot = wants_snapshot or (lambda loaded: loaded.inbox_bytes >= self._limits.snapshot_after)
+        self._wants_snapshot = wants_snapshot or (
+            lambda loaded: loaded.inbox_bytes >= self._limits.snapshot_after or spec.wants_snapshot(loaded.service)
+        )
         self._transactional_id = transactional_id
         self._producer: Producer | None = None
         self._member = around.bus.join(spec.name, spec.input_topic)

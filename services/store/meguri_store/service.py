@@ -252,6 +252,11 @@ class Store:
         )
 
 
+def _wants_compaction(service: Service) -> bool:
+    assert isinstance(service, Store), "the spec makes stores"
+    return service.wants_compaction()
+
+
 def _point_current(service: Service) -> None:
     assert isinstance(service, Store), "the spec makes stores"
     service.point_current()
@@ -274,5 +279,6 @@ def store_spec(
         logic_version=LOGIC_VERSION,
         parameters=given,
         folders=lambda partition: (shard_folder(partition),),
+        wants_snapshot=_wants_compaction,
         on_owned=_point_current,
     )
