@@ -43,7 +43,7 @@ def raising() -> Iterator[None]:
         (errors.RestoreRefused("x: cut off"), 4),
         (errors.CorruptSnapshot("x: cut off"), 4),
         (errors.OutcomeUnknown("x: cut off"), 4),
-        (errors.CorruptGeneration("x: cut off"), 70),
+        (errors.CorruptGeneration("x: cut off"), 4),
         (errors.MeguriError("x:\n  cut\toff"), 70),
     ],
 )
