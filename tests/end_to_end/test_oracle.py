@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import ada_url
 import pytest
-from program import AT, apart, assert_sums, campaign, encoded, lines_of, rejects, small_crawl, urls_of, write_lines
+from program import (
+    AT,
+    EXAMPLE,
+    apart,
+    assert_sums,
+    campaign,
+    encoded,
+    lines_of,
+    rejects,
+    small_crawl,
+    urls_of,
+    write_lines,
+)
 
 from meguri_canonicalizer.canonical import Rejected, canonicalize
 
@@ -116,11 +128,13 @@ def crawls(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path | No
     return read
 
 
-@pytest.fixture(params=["small.jsonl", "docs-crawl.jsonl.zst", "cc-pages.jsonl.zst"])
+@pytest.fixture(params=["small.jsonl", "example", "docs-crawl.jsonl.zst", "cc-pages.jsonl.zst"])
 def crawl(request: pytest.FixtureRequest, crawls: Callable[[str, Path | None], Crawl]) -> Crawl:
     name = request.param
     if name == "small.jsonl":
         return crawls(name, None)
+    if name == "example":
+        return crawls(name, EXAMPLE)
     path = request.getfixturevalue("test_data") / "data" / name
     if not path.is_file():
         pytest.skip(f"no {path}")
