@@ -1,4 +1,4 @@
-"""What a run takes, of time and memory: bounds wide enough for any machine, figures in the closing summary."""
+"""What a run takes: a bound for its memory; its time is told in the closing summary, and measured by the benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ code = subprocess.call(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
 sys.exit(code)
 """
-CPU_SECONDS = 20.0
 MEBIBYTES = 800
 
 
@@ -51,5 +50,4 @@ def test_time_and_memory(
         f"{document['links']:,} links in {document['seconds']:.1f} s, {document['cpu_seconds']:.1f} s of CPU "
         f"({rate:,.0f} links/s of CPU), at most {memory:.0f} MiB",
     )
-    assert document["cpu_seconds"] < CPU_SECONDS
     assert memory < MEBIBYTES
