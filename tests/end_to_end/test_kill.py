@@ -108,14 +108,16 @@ def test_killed_at_any_moment(
     rng = random.Random(SEED)
     print(f"seed {SEED} (MEGURI_KILL_SEED), undisturbed {undisturbed.seconds:.2f} s")  # noqa: T201 - shown if it fails
     # One moment in each twentieth of the run's life, so that all of it is struck, in any order.
-    moments = [(number + rng.random()) / KILLS * undisturbed.seconds for number in range(KILLS)]
+    moments = [(number + rng.random()) / KILLS for number in range(KILLS)]
     rng.shuffle(moments)
     moments = moments[quarter::4]
+    life = undisturbed.seconds
     folders, struck, in_folder = 0, 0, 0
     data = tmp_path / "data0"
     while moments or in_folder:
+        begun = time.monotonic()
         process = undisturbed.start(data)
-        if moments and not ended_within(process, moments[-1]):
+        if moments and not ended_within(process, moments[-1] * life):
             process.kill()
             assert finish(process).code == -signal.SIGKILL
             moments.pop()
@@ -123,6 +125,8 @@ def test_killed_at_any_moment(
             continue
         done = finish(process)
         assert done.code == 0, f"after {in_folder} kills: {done.err}"
+        if not in_folder:
+            life = time.monotonic() - begun  # the machine has become less busy
         undisturbed.check(data, done.document)
         shutil.rmtree(data)
         folders, in_folder = folders + 1, 0
