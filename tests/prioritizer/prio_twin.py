@@ -243,7 +243,9 @@ class Twin:
         self.tell_admitted(admitted)
         for key, at in revived:
             self.out[RowKind.UPDATE].append(self.update(key, UpdateField.REVIVE, at))
-        self.judge(touched)
+        # Each at its first mention in the message, even if only a later one of the same URL changed something.
+        mentioned = [(row["host_key"], row["path_key"]) for row in rows if "path_key" in row]
+        self.judge(sorted(touched, key=lambda key: mentioned.index(key) if key in mentioned else len(rows)))
         for host in dict.fromkeys(self.asked):
             if not self.hosts[host].releasing and self.waits(host):
                 self.hosts[host].releasing = True
