@@ -23,6 +23,7 @@ from meguri_common.errors import (
     InputUnreadable,
     ManifestError,
     MeguriError,
+    ParameterError,
     PolicyError,
     RestoreRefused,
 )
@@ -30,7 +31,7 @@ from meguri_common.errors import (
 __all__ = ["exit_code_of", "main"]
 
 _CODES: tuple[tuple[type[MeguriError] | tuple[type[MeguriError], ...], int], ...] = (
-    (PolicyError, 2),
+    ((ParameterError, PolicyError), 2),
     (InputUnreadable, 3),
     ((DataFolderError, RestoreRefused, BusError, CorruptSnapshot, CorruptGeneration, CorruptFilter, ManifestError), 4),
     (MeguriError, 70),

@@ -21,6 +21,7 @@ __all__ = [
     "MeguriError",
     "OrderViolation",
     "OutcomeUnknown",
+    "ParameterError",
     "ParametersChanged",
     "PolicyError",
     "RestoreRefused",
@@ -30,6 +31,10 @@ __all__ = [
 
 class MeguriError(Exception):
     """Base of all errors that meguri raises on purpose."""
+
+
+class ParameterError(MeguriError):
+    """A parameter is unknown or out of range; names it and what it may be."""
 
 
 class PolicyError(MeguriError):

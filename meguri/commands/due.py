@@ -25,9 +25,10 @@ __all__ = ["due"]
 )
 @click.option("-n", "count", default=20, show_default=True, metavar="N", type=click.IntRange(min=1), help="How many.")
 @click.option("--host", metavar="HOST", help="Only URLs of this host's group (by default its registrable domain).")
+@click.option("--by-priority", is_flag=True, help="The most important first, whatever hour they have been due since.")
 @json_option
-def due(data: Path, now: int | None, count: int, host: str | None, *, as_json: bool) -> None:
-    """List what is due to be fetched, the longest due first.
+def due(data: Path, now: int | None, count: int, host: str | None, *, by_priority: bool, as_json: bool) -> None:
+    """List what is due to be fetched: the longest due first, or the most important.
 
     With --json: {"now": hour, "urls": [record, ...]}, keys in 16 hex digits.
 
@@ -36,7 +37,7 @@ def due(data: Path, now: int | None, count: int, host: str | None, *, as_json: b
 
     \b
     Examples:
-      meguri due --data ./meguri-data
+      meguri due --data ./meguri-data --by-priority
       meguri due --data ./meguri-data --host example.org -n 100 --json
       meguri due --data ./meguri-data --now $(( $(date +%s) / 3600 ))
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
@@ -56,7 +57,7 @@ def due(data: Path, now: int | None, count: int, host: str | None, *, as_json: b
             except ValueError as problem:
                 raise click.BadParameter(str(problem), param_hint="--host") from None
         hour = latest_hour(view.partitions) if now is None else now
-        rows = due_urls(view.partitions, hour, count, host=key)
+        rows = due_urls(view.partitions, hour, count, host=key, by_priority=by_priority)
     if as_json:
         print_json({"now": hour, "urls": [record_document(row) for row in rows]})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 import time
@@ -73,7 +74,7 @@ def _settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) ->
     metavar="SERVICE.NAME=VALUE",
     multiple=True,
     callback=_settings,
-    help="Change a parameter, e.g. prioritizer.base_budget=128. It holds until it is changed again.",
+    help="Change a parameter, e.g. prioritizer.base_budget=128. It holds in this folder until it is changed again.",
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object on standard output.")
 def run(
@@ -114,10 +115,10 @@ def run(
             result = run_inputs(campaign, inputs, options)
         for problem in result.unreadable:
             click.echo(f"meguri: {problem}", err=True)
-        _warn(result)
+        _warn(result, data)
         if as_json:
             sys.stdout.buffer.write(orjson.dumps(result.document(), option=orjson.OPT_APPEND_NEWLINE))
-        elif not result.stopped:
+        elif not result.stopped and (result.totals.urls_total or not result.unreadable):
             _summary(campaign, result)
     finally:
         campaign.close()
@@ -138,6 +139,15 @@ def _disk_errors(data: Path) -> Iterator[None]:
             f"{problem.filename or data}: {problem.strerror or problem}. "
             f"{advice} and start again: what was committed is kept."
         ) from problem
+
+
+def _compiled() -> bool:
+    """Whether kernels compiled by an earlier run are kept where numba looks for them."""
+    from meguri_prioritizer import kernels  # noqa: PLC0415 - see above
+
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    places = [Path(folder)] if folder else [Path(place) for place in kernels.__path__]
+    return any(next(place.rglob("*.nbi"), None) for place in places)
 
 
 class _StopSignals:
@@ -166,6 +176,7 @@ class _Reporter:
         self._task: TaskID | None = None
         self._stream: InputStream | None = None
         self._pages_bytes = 0
+        self._last_line = ""
         self._said = time.monotonic()
         self._quiet = quiet and not sys.stderr.isatty()
 
@@ -197,7 +208,10 @@ class _Reporter:
         elif self._bar is None and not self._quiet and time.monotonic() - self._said > _QUIET_SECONDS:
             self._said = time.monotonic()
             name = self._stream.name if self._stream else "finishing"
-            click.echo(f"{name}: {self._pages_bytes / 1e6:,.0f} MB of events handled", err=True)
+            line = f"{name}: {self._pages_bytes / 1e6:,.0f} MB of events handled"
+            if line != self._last_line:
+                click.echo(line, err=True)
+            self._last_line = line
 
 
 def _progress_bar() -> Progress:
@@ -214,7 +228,7 @@ def _progress_bar() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def _warn(result: RunResult) -> None:
+def _warn(result: RunResult, data: Path) -> None:
     if result.totals.pages and not result.totals.cash_minted:
         click.echo(
             "meguri: no seed yet, so importance is flat: give a start URL with --seed, or state depth 0 in its event",
@@ -222,7 +236,7 @@ def _warn(result: RunResult) -> None:
         )
     if result.this_run["events_rejected"]:
         count = result.this_run["events_rejected"]
-        click.echo(f"meguri: {count} events were rejected; see: meguri inspect --rejects --data DIR", err=True)
+        click.echo(f"meguri: {count} events were rejected; see: meguri inspect --rejects --data {data}", err=True)
     if result.stopped:
         click.echo("meguri: stopped in order; the same command goes on from here", err=True)
 
@@ -259,10 +273,9 @@ def _summary(campaign: Campaign, result: RunResult) -> None:
     assert driver is not None, "a run has a driver"
     _list("most important", [f"{row['priority']:9.4f}  {row['url']}" for row in top_urls(driver.partitions, _TOP)])
     now = latest_hour(driver.partitions)
-    # Everything that was discovered is due at once: "next" shows the order in which fetchers would be given them.
     _list(
         f"next due (now is {_hour(now)})",
-        [f"{_hour(row['next_due'])}  {row['url']}" for row in due_urls(driver.partitions, now, _TOP)],
+        [f"{row['priority']:9.4f}  {row['url']}" for row in due_urls(driver.partitions, now, _TOP, by_priority=True)],
     )
     click.echo(f"\nNext: meguri explain URL --data {campaign.data}; meguri due --data {campaign.data}")
 

@@ -25,7 +25,8 @@ _TERMS = ("score", "page_rank", "host_score", "blended")
 def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
     """List the most important URLs of a data folder, best first.
 
-    The priority is that of the moment; the store's record may be a level behind. Parked URLs are among them, and
+    The priority is that of the moment; the store's record holds the one last sent,
+    which an imported score or rank only moves when the URL is next visited or linked. Parked URLs are among them, and
     marked; what comes next is for meguri due to say.
 
     With --json: {"urls": [record, ...]}, each with its priority, keys in 16 hex digits, and with --why what the

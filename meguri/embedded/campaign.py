@@ -13,7 +13,7 @@ from meguri_canonicalizer.policy import DEFAULT, Policy, load_policy
 from meguri_canonicalizer.service import canonicalizer_spec
 from meguri_canonicalizer.suffixes import suffix_list
 from meguri_common.bus.embedded import EmbeddedBus
-from meguri_common.errors import CampaignMismatch, DataFolderError
+from meguri_common.errors import CampaignMismatch, DataFolderError, ParameterError
 from meguri_common.identity import CampaignIdentity
 from meguri_common.runtime.files import LocalFiles
 from meguri_common.runtime.partition import Surroundings
@@ -36,6 +36,7 @@ __all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "view_campaign"]
 DEFAULT_PARTITIONS = 8
 _IDENTITY = "campaign/identity"
 _POLICY = "campaign/policy"
+_PARAMETERS = "campaign/parameters"
 _BUS_FILE = "bus.db"
 
 _WAY_OUT = "Give the folder of a campaign with --data, or start one with: meguri run INPUT --data DIR"
@@ -52,6 +53,8 @@ class Campaign:
     around: Surroundings
     specs: tuple[ServiceSpec, ...]
     """Canonicalizer, dedup, prioritizer, store: the order in which they step."""
+    parameters: dict[str, dict[str, Any]]
+    """Those changed from the defaults, by service."""
 
     def spec(self, name: str) -> ServiceSpec:
         """A service by name."""
@@ -60,6 +63,16 @@ class Campaign:
     def look(self, service: str, partition: int) -> LoadedPartition:
         """A partition's state as committed, restored to look at; nothing is written."""
         return restore(self.spec(service), partition, service, self.around)
+
+    def remember_parameters(self) -> None:
+        """Let later runs go on under these parameters. To be called once the services have taken them over."""
+        blob = json.dumps(self.parameters, sort_keys=True).encode()
+        if blob != (self.bus.get(_PARAMETERS) or b"{}"):
+            producer = self.bus.producer("campaign")
+            producer.begin()
+            producer.put(_PARAMETERS, blob)
+            producer.commit()
+            producer.close()
 
     def close(self) -> None:
         """Let the folder go."""
@@ -80,11 +93,12 @@ def open_campaign(
         data: the folder.
         partitions: number of partitions; fixed by the first run (default there: 8).
         policy: file of the URL policy; fixed by the first run (default there: nothing is folded).
-        parameters: changed parameters by service.
+        parameters: parameters to change, by service; what was changed before stays so.
         now: clock, epoch seconds.
 
     Raises:
         PolicyError: the policy can't be compiled.
+        ParameterError: a parameter is unknown or out of range.
         DataFolderLocked: another living process writes to it.
         CampaignMismatch: partitions, policy, suffix list or parser differ from those it was made with.
         DataFolderError: it is no data folder, or can't be written.
@@ -114,7 +128,10 @@ def open_campaign(
             bus.barrier()
         else:
             identity, compiled = _known(bus, known, data, partitions, given)
-        campaign = _campaign(data, identity, compiled, bus, parameters or {}, now)
+        changed = json.loads(bus.get(_PARAMETERS) or b"{}")
+        for service, values in (parameters or {}).items():
+            changed[service] = {**changed.get(service, {}), **values}
+        campaign = _campaign(data, identity, compiled, bus, changed, now)
         write_manifest(campaign.around.files, identity)
     except BaseException:
         bus.close()
@@ -208,7 +225,7 @@ def _campaign(
     identity: CampaignIdentity,
     policy: Policy,
     bus: EmbeddedBus,
-    parameters: Mapping[str, Mapping[str, Any]],
+    parameters: dict[str, dict[str, Any]],
     now: Callable[[], float],
 ) -> Campaign:
     files = LocalFiles(data)
@@ -216,12 +233,18 @@ def _campaign(
     digest, count = identity.digest(), identity.partitions
     unknown = sorted(parameters.keys() - {"canonicalizer", "dedup", "prioritizer", "store"})
     if unknown:
-        msg = f"parameters of an unknown service: {unknown[0]}"
-        raise DataFolderError(msg)
-    specs = (
-        canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
-        dedup_spec(digest, dict(parameters.get("dedup", {}))),
-        prioritizer_spec(digest, count, parameters.get("prioritizer")),
-        store_spec(identity, files, around.token, dict(parameters.get("store", {}))),
-    )
-    return Campaign(data, identity, policy, bus, around, specs)
+        msg = f"parameters of an unknown service: {unknown[0]}; there are canonicalizer, dedup, prioritizer, store"
+        raise ParameterError(msg)
+    try:
+        specs = (
+            canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
+            dedup_spec(digest, dict(parameters.get("dedup", {}))),
+            prioritizer_spec(digest, count, parameters.get("prioritizer")),
+            store_spec(identity, files, around.token, dict(parameters.get("store", {}))),
+        )
+        for spec in specs:
+            spec.create(0, dict(spec.parameters))
+    except (TypeError, ValueError) as problem:
+        msg = f"{problem}"
+        raise ParameterError(msg) from problem
+    return Campaign(data, identity, policy, bus, around, specs, parameters)

@@ -70,7 +70,12 @@ def top_urls(
 
 
 def due_urls(
-    partitions: Callable[[str], list[LoadedPartition]], now: int, count: int, *, host: int | None = None
+    partitions: Callable[[str], list[LoadedPartition]],
+    now: int,
+    count: int,
+    *,
+    host: int | None = None,
+    by_priority: bool = False,
 ) -> list[dict[str, Any]]:
     """Records of URLs that are due at hour `now`, by (next_due, key), with their `path_key`.
 
@@ -79,16 +84,20 @@ def due_urls(
         now: the hour.
         count: how many at most.
         host: key of the host group to which all must belong.
+        by_priority: the highest stored priority first, whatever hour they have been due since.
     """
     rows: list[dict[str, Any]] = []
     stores = partitions("store")
     if host is not None:
         loaded = stores[partition_of(host, len(stores))]
-        found: list[dict[str, Any]] = _earliest(_due_of_host(loaded, host, now), count).to_pylist()
+        found: list[dict[str, Any]] = _first(
+            _due_of_host(loaded, host, now), count, by_priority=by_priority
+        ).to_pylist()
         return found
     for loaded in stores:
-        rows += shard_of(loaded).due(now, count).to_pylist()
-    rows.sort(key=lambda row: (row["next_due"], row["host_key"], row["path_key"]))
+        rows += shard_of(loaded).due(now, count, by_priority=by_priority).to_pylist()
+    name, sign = ("priority", -1) if by_priority else ("next_due", 1)
+    rows.sort(key=lambda row: (sign * row[name], row["host_key"], row["path_key"]))
     return rows[:count]
 
 
@@ -187,6 +196,9 @@ def _due_of_host(loaded: LoadedPartition, host: int, now: int) -> pa.Table:
     return table.append_column("path_key", pa.array(paths, pa.uint64()))
 
 
-def _earliest(table: pa.Table, count: int) -> pa.Table:
-    order = np.lexsort([table.column(name).to_numpy() for name in ("path_key", "host_key", "next_due")])
+def _first(table: pa.Table, count: int, *, by_priority: bool) -> pa.Table:
+    keys = [table.column(name).to_numpy() for name in ("path_key", "host_key", "next_due")]
+    if by_priority:
+        keys[-1] = -table.column("priority").to_numpy()
+    order = np.lexsort(keys)
     return table.take(pa.array(order[:count]))

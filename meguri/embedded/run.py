@@ -87,6 +87,7 @@ def run_inputs(campaign: Campaign, inputs: Sequence[str], options: RunOptions) -
         campaign.specs, campaign.bus, campaign.around, stopping=options.stopping, on_step=options.on_step
     )
     driver.start()
+    campaign.remember_parameters()
     before = _totals(campaign, driver)
     unreadable: list[InputUnreadable] = []
     done = driver.drain() and _publish(campaign, driver, inputs, options, unreadable)
@@ -129,9 +130,9 @@ def _publish(
 
 
 def _totals(campaign: Campaign, driver: RoundDriver) -> Totals:
-    return totals_of(
-        driver.partitions("dedup"), driver.partitions("prioritizer"), driver.partitions("store"), campaign.bus
-    )
+    # Before a run and after a stop, shards hold what they haven't compacted: a stop must not wait for its merge.
+    dedup, prioritizer, store = (driver.partitions(name) for name in ("dedup", "prioritizer", "store"))
+    return totals_of(dedup, prioritizer, store, campaign.bus, merged=False)
 
 
 def _spend(campaign: Campaign, seconds: float, cpu_seconds: float) -> _Spent:

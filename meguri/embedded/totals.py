@@ -49,17 +49,27 @@ def totals_of(
     prioritizer: Iterable[LoadedPartition],
     store: Iterable[LoadedPartition],
     bus: RowBus,
+    *,
+    merged: bool = True,
 ) -> Totals:
-    """Sum the partitions' own counts."""
+    """Sum the partitions' own counts.
+
+    Args:
+        dedup: its partitions.
+        prioritizer: its partitions.
+        store: its partitions.
+        bus: where rejects are.
+        merged: merge what shards have not compacted yet, which takes time with their size. Otherwise they tell what
+            they know without (see `meguri_store.service.Totals`); it is the same once they are compacted.
+    """
     counted = [asdict(_service(loaded).counters) for loaded in dedup]
     cash = [_service(loaded).totals() for loaded in prioritizer]
-    shards = [shard_of(loaded) for loaded in store]
-    stored = [shard.counts() for shard in shards]
+    stored = [_stored(loaded, merged=merged) for loaded in store]
 
     def total(name: str, rows: list[dict[str, Any]]) -> int:
         return sum(row[name] for row in rows)
 
-    urls, size = sum(counts.rows for counts in stored), sum(_bytes(loaded) for loaded in store)
+    urls, size = sum(rows for rows, _, _ in stored), sum(_bytes(loaded) for loaded in store)
     rejected = [sum(row["rejected"][reason] for row in counted) for reason in range(len(LINK_REJECT_REASONS))]
     in_flight = total("sent", cash) - total("received", cash)
     return Totals(
@@ -70,8 +80,8 @@ def totals_of(
         links_known=total("links_known", counted),
         urls_new=total("urls_new", counted),
         urls_total=urls,
-        hosts=sum(counts.hosts for counts in stored),
-        urls_trapped=sum(counts.by_status.get(Status.TRAPPED, 0) for counts in stored),
+        hosts=sum(hosts for _, hosts, _ in stored),
+        urls_trapped=sum(trapped for _, _, trapped in stored),
         events_rejected=bus.watermarks(TopicPartition(REJECTS, 0))[1],
         cash_total=total("held", cash) + total("pool", cash) + in_flight + total("written_off", cash),
         cash_minted=total("minted", cash),
@@ -97,6 +107,15 @@ def shard_of(loaded: LoadedPartition) -> Shard:
     """Questions to a restored partition of the store."""
     store = _service(loaded)
     return Shard(store.base, store.log, store.rules, store.identity.group_by)
+
+
+def _stored(loaded: LoadedPartition, *, merged: bool) -> tuple[int, int, int]:
+    """URLs, hosts and parked URLs of a shard."""
+    if merged:
+        counts = shard_of(loaded).counts()
+        return counts.rows, counts.hosts, counts.by_status.get(Status.TRAPPED, 0)
+    totals = _service(loaded).totals()
+    return totals.rows, totals.hosts, totals.trapped
 
 
 def _bytes(loaded: LoadedPartition) -> int:

@@ -18,7 +18,9 @@ QUERIES = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/recipes/duckdb.md").read
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("recipes") / "data"
-    campaign = open_campaign(data, partitions=3)
+    # A small budget, so that something is parked.
+    small = {"base_budget": 1, "per_in_link": 0, "min_budget": 1}
+    campaign = open_campaign(data, partitions=3, parameters={"prioritizer": small})
     try:
         run_inputs(campaign, [str(ROOT / "examples/sqlite-docs.jsonl.zst")], RunOptions())
     finally:

@@ -109,8 +109,15 @@ def canonicalizer_spec(
         partitions: how many partitions the links topic has.
         policy: the campaign's URL policy.
         parameters: what differs from `DEFAULTS`.
+
+    Raises:
+        ValueError: an unknown parameter.
     """
     del campaign_digest
+    unknown = sorted((parameters or {}).keys() - DEFAULTS.keys())
+    if unknown:
+        msg = f"canonicalizer has no parameter {unknown[0]}: it has {', '.join(sorted(DEFAULTS))}"
+        raise ValueError(msg)
     return ServiceSpec(
         name="canonicalizer",
         input_topic=PAGES,

@@ -88,7 +88,8 @@ def write_delta(writer: SnapshotWriter, partition: int, log: OpLog, plan: DeltaP
     rows = log.count - plan.start
     with (
         writer.create(f"{_ROLE}{plan.level}", "parquet", rows=rows, folder=shard_folder(partition), stem=stem) as sink,
-        pq.ParquetWriter(sink, DELTA_SCHEMA, compression="zstd", compression_level=3) as parquet,
+        # Without dictionaries: URLs and keys differ from row to row; they'd cost as much time again, and more bytes.
+        pq.ParquetWriter(sink, DELTA_SCHEMA, compression="zstd", compression_level=3, use_dictionary=False) as parquet,
     ):
         for kind in KINDS:
             numbers, batch = log.table(kind, plan.start)

@@ -113,8 +113,10 @@ class Shard:
         record["first_row"] = base.first_row
         return record
 
-    def due(self, now: int, limit: int) -> pa.Table:
+    def due(self, now: int, limit: int, *, by_priority: bool = False) -> pa.Table:
         """URLs due at hour `now`, by (next_due, host_key, path_key): at most `limit` records, with their path_key.
+
+        With `by_priority` those of highest stored priority, best first, whatever hour they have been due since.
 
         Row groups of which the metadata says that nothing is due are not decoded, where the delta leaves them alone.
         """
@@ -133,8 +135,8 @@ class Shard:
                 records = chunk.take(pa.array(rows)).combine_chunks()
                 found = pa.concat_tables([found, _with_path(records, url_paths(records.column("url").chunk(0)))])
             if found.num_rows > _SLACK * limit:
-                found = _earliest(found, limit)
-        return _earliest(found, limit)
+                found = _first(found, limit, by_priority=by_priority)
+        return _first(found, limit, by_priority=by_priority)
 
     def records(self) -> Iterator[pa.Table]:
         """All records in store order, every column, a chunk at a time."""
@@ -232,8 +234,10 @@ def _with_path(records: pa.Table, path: np.typing.NDArray[np.uint64]) -> pa.Tabl
     return records.append_column("path_key", pa.array(path, pa.uint64()))
 
 
-def _earliest(found: pa.Table, limit: int) -> pa.Table:
+def _first(found: pa.Table, limit: int, *, by_priority: bool) -> pa.Table:
     keys = [found.column(name).to_numpy() for name in ("path_key", "host_key", "next_due")]
+    if by_priority:
+        keys[-1] = -found.column("priority").to_numpy()
     return found.take(pa.array(np.lexsort(keys)[:limit])).combine_chunks()
 
 
