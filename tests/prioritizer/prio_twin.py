@@ -243,9 +243,11 @@ class Twin:
         self.tell_admitted(admitted)
         for key, at in revived:
             self.out[RowKind.UPDATE].append(self.update(key, UpdateField.REVIVE, at))
-        # Each at its first mention in the message, even if only a later one of the same URL changed something.
-        mentioned = [(row["host_key"], row["path_key"]) for row in rows if "path_key" in row]
-        self.judge(sorted(touched, key=lambda key: mentioned.index(key) if key in mentioned else len(rows)))
+        if kind == RowKind.SEEDED:
+            # Each at its first mention in the message, even if only a later one of the same URL changed something.
+            mentioned = [(row["host_key"], row["path_key"]) for row in rows]
+            touched.sort(key=mentioned.index)
+        self.judge(touched)
         for host in dict.fromkeys(self.asked):
             if not self.hosts[host].releasing and self.waits(host):
                 self.hosts[host].releasing = True
