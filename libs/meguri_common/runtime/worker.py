@@ -147,6 +147,10 @@ class Worker:
             # Lost and assigned again in between: others may have gone on from where this restore ended.
             if self._assigned.get(number) == assignment:
                 self._loaded[number] = adopt_parameters(loaded, self._around)
+        except FileNotFoundError as problem:
+            # Paused for longer than the grace time: what was being written is swept. If the partition is still ours,
+            # it is restored anew.
+            _log.warning("%s: partition %d isn't restored yet: %s is gone", self._transactional_id, number, problem)
         except MeguriError as problem:
             if isinstance(problem, BusError):
                 raise
