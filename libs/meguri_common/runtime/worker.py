@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meguri_common.bus.port import Assigned, Commit, Lost, Revoked, TopicPartition
-from meguri_common.errors import BusError, MeguriError
+from meguri_common.errors import BusError, CorruptGeneration, CorruptSnapshot, MeguriError
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.runtime.partition import COMMIT_MARK, take_snapshot
 from meguri_common.runtime.restore import adopt_parameters, restore
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["StoppedPartition", "Worker", "WorkerLimits"]
 
 _log = logging.getLogger(__name__)
+
+_NO_SNAPSHOT = (OSError, CorruptGeneration, CorruptSnapshot)
+"""A snapshot that couldn't be written: the disk refused, or files were swept while this instance was paused."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Worker:
         if loaded is not None and self.spec.stateful and loaded.moved:
             try:
                 take_snapshot(loaded, self._around, quick=True, clean=True)
-            except (OSError, BusError) as problem:
+            except (*_NO_SNAPSHOT, BusError) as problem:
                 _log.warning("%s: no snapshot on giving it up, the next owner reads more: %s", loaded.source, problem)
 
     def _restore(self, number: int) -> None:
@@ -199,7 +202,7 @@ class Worker:
         if self.spec.stateful and self._wants_snapshot(loaded):
             try:
                 take_snapshot(loaded, self._around)
-            except OSError as problem:
+            except _NO_SNAPSHOT as problem:
                 _log.warning("%s: snapshot failed, the last one still counts: %s", loaded.source, problem)
 
     def _apply_failed(self, number: int, messages: Sequence[Message], problem: Exception) -> None:
