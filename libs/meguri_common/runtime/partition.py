@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meguri_common.bus.port import TopicPartition
+from meguri_common.runtime.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from meguri_common.identity import CampaignIdentity
     from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.service import Parameters, Service, ServiceSpec
-    from meguri_common.runtime.snapshots import Snapshot, SnapshotStore
+    from meguri_common.runtime.snapshots import Snapshot
 
 __all__ = ["COMMIT_MARK", "LoadedPartition", "Surroundings", "take_snapshot"]
 
@@ -43,8 +44,6 @@ class Surroundings:
 
     def snapshots(self, spec: ServiceSpec, partition: int) -> SnapshotStore:
         """The snapshots of a partition of a service."""
-        from meguri_common.runtime.snapshots import SnapshotStore  # noqa: PLC0415 - only those who restore need it
-
         return SnapshotStore(
             self.files,
             spec.name,
