@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meguri_canonicalizer.canonical import host_group
 from meguri_canonicalizer.kernels.hosts import ROOM_FOR_ONE, enter_host, index_hosts
-from meguri_common.keys import host_key
+from meguri_canonicalizer.kernels.suffixes import group_hosts, index_suffixes, key_hosts
+from meguri_canonicalizer.suffixes import suffix_list
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
     from meguri_canonicalizer.policy import Policy
+    from meguri_canonicalizer.suffixes import SuffixList
 
-__all__ = ["HostNumbers"]
+__all__ = ["HostNumbers", "suffix_table"]
 
 _FIRST_ROWS: Final = 1 << 12
 _MEAN_BYTES: Final = 32
@@ -27,7 +29,7 @@ _MOST_HOSTS: Final = 1 << 18
 class HostNumbers:
     """Arrays that kernels enter hosts into, and the columns that follow from a host."""
 
-    def __init__(self, policy: Policy, own_rules: Container[str]) -> None:
+    def __init__(self, policy: Policy, own_rules: Collection[str]) -> None:
         """Start empty.
 
         Args:
@@ -83,13 +85,38 @@ class HostNumbers:
 
     def resolve(self) -> None:
         """Look up what is not known yet about hosts that kernels entered."""
-        for number in range(self._resolved, int(self.counters[0])):
+        first, count = self._resolved, int(self.counters[0])
+        if first == count:
+            return
+        if self._policy.group_by == "host":
+            self.group_lengths[first:count] = np.diff(self.offsets[first : count + 1])
+        else:
+            group_hosts(self.names, self.offsets, first, count, *_suffix_table(), self.group_lengths)
+        key_hosts(self.names, self.offsets, first, count, self.group_lengths, self.keys)
+        self.has_own_rules[first:count] = False
+        for number in range(first, count) if self._own_rules else ():
             host = self.names[self.offsets[number] : self.offsets[number + 1]].tobytes().decode("ascii")
-            group = host_group(host, self._policy)
-            self.keys[number] = host_key(group.encode("ascii"))
-            self.group_lengths[number] = len(group)
             self.has_own_rules[number] = host in self._own_rules
         self._resolved = int(self.counters[0])
+
+
+@lru_cache(maxsize=1)
+def _suffix_table() -> tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32]]:
+    """The shipped list as `group_hosts` takes it: depth, names, their offsets and marks, index."""
+    return suffix_table(suffix_list())
+
+
+def suffix_table(
+    suffixes: SuffixList,
+) -> tuple[int, NDArray[np.uint8], NDArray[np.int32], NDArray[np.uint8], NDArray[np.int32]]:
+    """A list as `group_hosts` takes it: depth, names u8, their offsets i32, marks u8, index i32."""
+    marks = suffixes.marks()
+    names = [name.encode("ascii") for name in marks]
+    data = np.frombuffer(bytearray(b"".join(names) + bytes(8)), np.uint8)
+    offsets = np.cumsum([0, *map(len, names)]).astype(np.int32)
+    index = np.zeros(1 << (2 * len(names)).bit_length(), np.int32)
+    index_suffixes(data, offsets, index)
+    return suffixes.depth, data, offsets, np.array(list(marks.values()), np.uint8), index
 
 
 def _doubled(column: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SuffixList", "is_address", "registrable", "suffix_list"]
 
 _LONGEST_NAME: Final = 253
+_RULE, _WILDCARD, _EXCEPTION = 1, 2, 4  # as in kernels.suffixes, which would import numba
 
 
 class SuffixList(NamedTuple):
@@ -49,6 +50,19 @@ class SuffixList(NamedTuple):
         return cls(
             frozenset(rules[""]), frozenset(rules["*"]), frozenset(rules["!"]), depth, hashlib.sha256(data).hexdigest()
         )
+
+    def marks(self) -> dict[str, int]:
+        """All names that a walk over a host's labels comes by, and what they are: marks of `kernels.suffixes`."""
+        found: dict[str, int] = {}
+        for names, mark in ((self.rules, _RULE), (self.wildcards, _WILDCARD), (self.exceptions, _EXCEPTION)):
+            for name in names:
+                found[name] = found.get(name, 0) | mark
+        for name in list(found):
+            at = name.find(".") + 1
+            while at and name[at:] not in found:
+                found[name[at:]] = 0
+                at = name.find(".", at) + 1
+        return found
 
     def registrable(self, host: str) -> str:
         """The registrable domain of a host in normal form; the host itself if it is a public suffix or an address."""
