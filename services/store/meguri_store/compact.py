@@ -18,7 +18,7 @@ from meguri_store.publish import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from meguri_store.generation import Generation, Meta
     from meguri_store.oplog import OpLog
 
-__all__ = ["Compacted", "compact"]
+__all__ = ["Changes", "Compacted", "compact", "publish_generation"]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a generation's URLs differ from those of the one before."""
+
+    inserted: int
+    updated: int
+    carried: int
 
 
 @dataclass(frozen=True)
@@ -83,17 +92,61 @@ def compact(
         CorruptGeneration: the base can't be read.
         OSError: the new one can't be written.
     """
+    merge = Merge(base, log, rules, group_rows)
+    before = base.meta.urls if base else 0
+    return publish_generation(
+        files,
+        partition,
+        merge.rows(),
+        lambda: merge.hosts(identity.group_by),
+        lambda: Changes(merge.inserted, merge.updated, before - merge.updated),
+        expected=before + len(merge.new.host),
+        offset=offset,
+        identity=identity,
+        token=token,
+        group_rows=group_rows,
+    )
+
+
+def publish_generation(
+    files: FileSystem,
+    partition: int,
+    rows: Iterable[pa.Table],
+    hosts: Callable[[], Iterator[pa.Table]],
+    changes: Callable[[], Changes],
+    *,
+    expected: int,
+    offset: int,
+    identity: CampaignIdentity,
+    token: Callable[[], str],
+    group_rows: int = CHUNK_ROWS,
+) -> Compacted:
+    """Write records, given in store order, as a new, durable generation. If anything fails, nothing of it stays.
+
+    Args:
+        files: where the shard is.
+        partition: the shard.
+        rows: URL records, in tables of any size.
+        hosts: gives the host records; called when all rows have passed.
+        changes: what meta.json says of them, against the generation before; called at the end.
+        expected: about how many URLs there will be, for the filter's size.
+        offset: next offset of the inbox after what is in the records.
+        identity: the campaign.
+        token: a random part of a name.
+        group_rows: rows of a row group.
+
+    Raises:
+        OSError: it can't be written.
+    """
     shard = shard_folder(partition)
     files.make_folder(shard)
     sequence = next_sequence(files, shard, offset)
     made = GenerationFiles(files, shard, f"g{offset:012d}-{sequence}-{token()}")
-    merge = Merge(base, log, rules, group_rows)
-    before = base.meta.urls if base else 0
-    summary = UrlSummary(before + len(merge.new.host))
+    summary = UrlSummary(expected)
 
     def groups() -> Iterator[pa.Table]:
         cut = RowGroups(group_rows)
-        for chunk in merge.rows():
+        for chunk in rows:
             for group in cut.add(chunk):
                 summary.add(group)
                 yield group
@@ -105,18 +158,19 @@ def compact(
         with made.create("urls") as sink:
             write_urls(sink, groups())
         with made.create("hosts") as sink:
-            hosts = write_hosts(sink, merge.hosts(identity.group_by))
+            host_count = write_hosts(sink, hosts())
         with made.create("filter") as sink:
             sink.write(summary.filter.marshal())
+        changed = changes()
         meta = summary.meta(
             partition=partition,
             offset=offset,
             sequence=sequence,
             identity=identity,
-            hosts=hosts,
-            inserted=merge.inserted,
-            updated=merge.updated,
-            carried=before - merge.updated,
+            hosts=host_count,
+            inserted=changed.inserted,
+            updated=changed.updated,
+            carried=changed.carried,
             files=made.marks(),
         )
         with made.create("meta") as sink:
