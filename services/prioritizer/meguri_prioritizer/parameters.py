@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "trap_suspect_factor": 0.1,
     "depth_decay": 0.95,
     "depth_cap": 0,
-    "release_batch": 256,
+    "release_batch": 4096,
 }
 """Parameters and their defaults. `depth_cap` is that of hosts without one of their own, 0 = unlimited;
 `release_batch` is how many URLs of a host one message releases."""

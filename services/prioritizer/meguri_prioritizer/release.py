@@ -62,12 +62,13 @@ def release_host(state: PartitionState, step: Step, host: int) -> NDArray[np.int
 
 
 def _waits(state: PartitionState, host: int) -> bool:
-    return bool(_wait(state, np.array([host], np.int32))[0])
+    return bool(_wait(state, host))
 
 
-def _wait(state: PartitionState, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Whether hosts hold something back that is to be looked at; (n,). Counts tell: nothing is walked."""
-    field = {name: state.hosts.records[name][rows] for name in _COUNTS}
+def _wait(state: PartitionState, rows: int | NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether hosts hold something back that is to be looked at; one, or (n,). Counts tell: nothing is walked."""
+    records = state.hosts.records[rows]
+    field = {name: records[name] for name in _COUNTS}
     excluded = (field["robots_at"] != 0) & (field["held_robots"] != 0)
     deep = ((field["flags"] & layout.CAP_ROSE) != 0) & (field["held_depth"] != 0)
     room = (field["budget"] == 0) | (field["count"] < field["budget"])
