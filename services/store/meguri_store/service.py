@@ -44,7 +44,7 @@ _MOST_RETRIES = 0xFF
 class CompactionRules:
     """When a snapshot is a new generation rather than another delta file. Doesn't shape the records."""
 
-    rows: int = 65_536
+    rows: int = 262_144
     """Operations below which the delta is left alone."""
     share: float = 0.5
     """Share of the base's rows that the delta must have reached."""
