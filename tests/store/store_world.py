@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 
 from meguri_common.bus.port import Message
@@ -185,8 +187,34 @@ class World:
         return [record for chunk in self.shard().hosts() for record in chunk.to_pylist()]
 
 
-def fold_one(record: dict[str, Any], visit: dict[str, Any]) -> str:  # noqa: PLR0911 - a table has many cells
-    """Fold a visit into a record, in place, cell by cell of the outcome table; gives crawl, failure or neither."""
+def rate_of(record: dict[str, Any]) -> float:
+    """Changes an hour as the counters tell, in single precision."""
+    gaps, hours = record["crawl_count"] - 1, record["last_crawled"] - record["first_seen"]
+    if gaps < 1 or hours <= 0:
+        return float(np.float32(1 / 8760))
+    gap = hours / gaps
+
+    def rate(unchanged: int, of: int) -> float:
+        return -math.log((unchanged + 0.5) / (of + 1)) / gap
+
+    overall = rate(max(gaps - record["change_count"], 0), gaps)
+    streak = record["no_change_streak"]
+    if streak:
+        trust = math.exp(-streak / 8)
+        overall = min(overall, trust * overall + (1 - trust) * rate(streak, streak))
+    return float(np.float32(min(max(overall, 1 / 8760), 4)))
+
+
+def fold_one(record: dict[str, Any], visit: dict[str, Any]) -> str:
+    """Fold a visit into a record, in place; gives crawl, failure or neither."""
+    kind = _fold_by_table(record, visit)
+    if kind == "crawl" and record["status"] == Status.CRAWLED:
+        record["lambda"] = rate_of(record)
+    return kind
+
+
+def _fold_by_table(record: dict[str, Any], visit: dict[str, Any]) -> str:  # noqa: PLR0911 - a table has many cells
+    """Cell by cell of the outcome table."""
     hour = visit["fetched_at"] // HOUR
     status, flags = visit["status"], visit["flags"]
     gone = record["status"] == Status.GONE

@@ -3,18 +3,20 @@
 Rows of records and visits are aligned: row i of the visits is folded into row i of the records, so a URL comes once a
 call; several visits of one URL are folded in rounds, in inbox order. `now` is the visit's hour, never the clock.
 
-Rescheduling is flat: a fetch that brought a usable answer is due again after a fixed gap.
+A fetch that brought a usable answer is due again after a fixed gap, or, where visits are rescheduled by worth, at the
+hour that the caller gives: that hour depends on the water level, and so on all visits before (see `plan`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meguri_common.content import observe_changes
 from meguri_common.records import FetchError, ParkReason, Status, VisitFlag
+from meguri_store.freshness import MOST_HOURS, Freshness, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +33,7 @@ FOLDED = (
     "last_crawled",
     "last_changed",
     "next_due",
+    "lambda",
     "crawl_count",
     "change_count",
     "no_change_streak",
@@ -54,7 +57,8 @@ _ERRORS = 400
 _OK = 2
 _LONGEST_BACKOFF = 168
 _HOUR = 3600
-_MOST_HOURS = 0xFFFFFFFF
+_FEW = 512
+"""Rows up to which estimates aren't worth loading the compiled kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,12 @@ class FoldRules:
     """Hours from a fetch to the next one."""
     max_retries: int = 5
     """The failure in a row at which a URL is given up."""
+    reschedule: bool = False
+    """Whether a fetch is followed by the next one when it is worth it, rather than after the flat gap."""
+    budget: float = 0.0
+    """Fetches an hour that the partition's schedule is regulated to; 0: the price of a refresh stays."""
+    freshness: Freshness = field(default_factory=Freshness)
+    """Parameters of estimates and schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,8 @@ class Folded:
     """Visits that count as a crawl."""
     failed: NDArray[np.bool_]
     """Visits that count as an error."""
+    rescheduled: NDArray[np.bool_]
+    """Visits after which the URL is due again as a crawled one."""
     takes_etag: NDArray[np.bool_]
     """Records that take over the visit's etag."""
     takes_redirect: NDArray[np.bool_]
@@ -99,7 +111,7 @@ def _add(values: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def _later(hour: NDArray[np.int64], gap: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-    hours: NDArray[np.uint32] = np.minimum(hour + gap, _MOST_HOURS).astype(np.uint32)
+    hours: NDArray[np.uint32] = np.minimum(hour + gap, MOST_HOURS).astype(np.uint32)
     return hours
 
 
@@ -109,6 +121,7 @@ def fold_visits(
     has_etag: NDArray[np.bool_],
     has_redirect: NDArray[np.bool_],
     rules: FoldRules,
+    due: NDArray[np.uint32] | None = None,
 ) -> Folded:
     """Fold one visit into each record.
 
@@ -118,6 +131,7 @@ def fold_visits(
         has_etag: whether the visit gave one, (n,).
         has_redirect: whether the visit gave a redirect target that is a URL of the frontier, (n,).
         rules: parameters.
+        due: the hour of the next fetch, where a URL is rescheduled by worth; without, by the flat gap. (n,)
     """
     new = {name: records[name].copy() for name in FOLDED}
     code, flags = visits["status"], visits["flags"]
@@ -149,18 +163,7 @@ def fold_visits(
     dated = crawled & (visits["last_modified"] != 0)
     new["last_modified"][dated] = visits["last_modified"][dated]
 
-    # What the body says about change.
-    compared = body & (records["content_fp"] != 0)
-    changed = body & observe_changes(
-        records["content_fp"], visits["content_fp"], records["simhash"], visits["simhash"], unmodified
-    )
-    stored = body & (records["content_fp"] != visits["content_fp"])
-    new["content_fp"][stored] = visits["content_fp"][stored]
-    new["simhash"][stored] = visits["simhash"][stored]
-    new["change_count"] = _add(records["change_count"], changed)
-    new["last_changed"][changed] = hour[changed]
-    new["no_change_streak"] = _add(records["no_change_streak"], unmodified | (compared & ~changed))
-    new["no_change_streak"][changed] = 0
+    _compare_bodies(new, visits, body, unmodified, hour)
 
     # Failures.
     new["error_count"] = _add(records["error_count"], failed | removed)
@@ -171,8 +174,12 @@ def fold_visits(
     asked = np.where(visits["retry_after"] != 0, np.minimum(asked, _LONGEST_BACKOFF), 0)
 
     # Status and schedule; the terminal verdict is taken last, and no gone row is ever scheduled.
-    new["status"][crawled] = Status.CRAWLED
-    new["next_due"][crawled] = _later(hour, rules.flat_gap)[crawled]
+    if due is None:
+        new["status"][crawled] = Status.CRAWLED
+        new["next_due"][crawled] = _later(hour, rules.flat_gap)[crawled]
+    else:
+        new["status"][crawled] = Status.DUE_RECRAWL
+        new["next_due"][crawled] = due[crawled]
     new["status"][failed] = np.where(records["crawl_count"] > 0, Status.DUE_RECRAWL, Status.SCHEDULED)[failed]
     new["next_due"][failed] = _later(hour, np.maximum(backoff, asked))[failed]
     new["status"][forbidden] = Status.EXCLUDED_ROBOTS
@@ -182,11 +189,52 @@ def fold_visits(
     new["next_due"][gone] = 0
     new["reason"][:] = ParkReason.NONE
 
+    # The change rate is estimated where there will be a next time.
+    rescheduled = crawled & ~gone
+    _estimate(new, rescheduled, rules.freshness)
+
     return Folded(
         new,
         crawled=crawled,
         failed=failed | removed,
+        rescheduled=rescheduled,
         takes_etag=crawled & has_etag,
         takes_redirect=redirecting & ~circular & has_redirect,
         drops_redirect=crawled & ~unmodified & ~(redirecting & has_redirect),
     )
+
+
+def _estimate(new: Columns, rows: NDArray[np.bool_], rules: Freshness) -> None:
+    """Set the change rate of rows by their counters."""
+    names = ("crawl_count", "change_count", "no_change_streak", "first_seen", "last_crawled")
+    crawls, changes, streaks, seen, last = (new[name][rows] for name in names)
+    rates = np.empty(len(crawls), np.float32)
+    if len(rates) > _FEW:
+        from meguri_store.kernels.freshness import estimate_rates  # noqa: PLC0415 - numba, which a look-up does without
+
+        estimate_rates(crawls, changes, streaks, seen, last, rules, rates)
+    else:
+        counters = (column.tolist() for column in (crawls, changes, streaks, seen, last))
+        for at, (crawled, changed, streak, first_seen, last_crawled) in enumerate(zip(*counters, strict=True)):
+            rates[at] = estimate(crawled, changed, streak, first_seen, last_crawled, rules)
+    new["lambda"][rows] = rates
+
+
+def _compare_bodies(
+    new: Columns,
+    visits: Mapping[str, NDArray[Any]],
+    body: NDArray[np.bool_],
+    unmodified: NDArray[np.bool_],
+    hour: NDArray[np.int64],
+) -> None:
+    """Count what bodies, and answers of "not modified", say about change; keep the bodies' signals."""
+    before = new["content_fp"], new["simhash"]
+    changed = body & observe_changes(before[0], visits["content_fp"], before[1], visits["simhash"], unmodified)
+    compared = body & (before[0] != 0)
+    stored = body & (before[0] != visits["content_fp"])
+    for name in ("content_fp", "simhash"):
+        new[name][stored] = visits[name][stored]
+    new["change_count"] = _add(new["change_count"], changed)
+    new["last_changed"][changed] = hour[changed]
+    new["no_change_streak"] = _add(new["no_change_streak"], unmodified | (compared & ~changed))
+    new["no_change_streak"][changed] = 0

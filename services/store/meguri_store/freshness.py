@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 __all__ = [
+    "COMPILED",
     "MOST_HOURS",
     "RATE_UNIT",
     "START_TAU",
@@ -196,7 +197,7 @@ def next_due(last_crawled: int, interval: float, path_key: int, now: int, rules:
     """The hour of the next fetch: the interval in whole hours, and a spread by key; later than `now`, saturating."""
     hours = max(int(min(math.floor(interval + 0.5), float(MOST_HOURS))), 1)
     window = min(rules.host_spread_window, hours)
-    spread = int(np.uint64(path_key) % np.uint64(window)) if window > 1 else 0
+    spread = int(np.int64(np.uint64(path_key) % np.uint64(window))) if window > 1 else 0
     due = last_crawled + hours + spread
     if due <= now:
         due = now + rules.min_reprobe_gap
@@ -237,3 +238,18 @@ class WaterLevel:
         """Regulate by the rate (fetches an hour) scheduled at present; gives the new price."""
         self.tau = moved_tau(self.tau, rate, self.budget)
         return self.tau
+
+
+COMPILED = (
+    _clamped,
+    estimate,
+    gap_gain,
+    value_density,
+    _changes_per_fetch,
+    refresh_rate,
+    target_interval,
+    next_due,
+    scheduled_units,
+    moved_tau,
+)
+"""What the kernels compile: they call nothing that isn't here."""
