@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meguri_canonicalizer.batch import LONGEST_BASE
 from meguri_canonicalizer.canonical import Canonical, canonicalize
 from meguri_canonicalizer.policy import DEFAULT, Policy
 from meguri_canonicalizer.service import DEFAULTS, canonicalizer_spec
@@ -115,7 +116,8 @@ class Twin:
             return
         base = event["url"]
         if event.get("base") is not None and not isinstance(self.canonical(event["base"], event["url"]), str):
-            base = absolute(event["base"], event["url"])
+            resolved = absolute(event["base"], event["url"])
+            base = resolved if len(resolved) <= LONGEST_BASE else base
         stated = event.get("depth")
         depth = NO_DEPTH if stated is None else min(stated, NO_DEPTH - 1)
         rejected = dict.fromkeys(LINK_REJECT_REASONS, 0)

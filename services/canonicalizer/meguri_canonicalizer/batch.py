@@ -161,9 +161,9 @@ class BatchCanonicalizer:
     def run(self, links: LinkColumns, bases: BaseColumns) -> CanonicalColumns:
         """Canonical URLs of links.
 
-        A URL of more than 8,192 bytes is rejected as `too_long`. Once the URLs of a page's links have more than
-        16 MiB, its further links are rejected as `too_much`, whatever they are. A base of more than 64 KiB counts as
-        none.
+        A URL of more than 8,192 bytes is rejected as `too_long`. The links of a page whose URLs fill 16 MiB are
+        kept; from the first one on that doesn't fit they are rejected as `too_much`, whatever they are. A base of more
+        than 64 KiB counts as none.
 
         Args:
             links: the links of the batch.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meguri_canonicalizer.batch import LONGEST_BASE
 from meguri_canonicalizer.canonical import Rejected, canonicalize
 from meguri_canonicalizer.parser import link_text, resolve
 from meguri_common.events.decode import EventRejected
@@ -49,7 +50,8 @@ def base_of(event: Event) -> bytes:
         return b""
     if event.base is None or isinstance(canonicalize(event.base, event.url), Rejected):
         return event.url.encode()
-    return resolve(link_text(event.base), event.url).encode()
+    resolved = resolve(link_text(event.base), event.url).encode()
+    return resolved if len(resolved) <= LONGEST_BASE else event.url.encode()
 
 
 def depths(stated: NDArray[np.int64], steps: NDArray[np.int64] | int) -> NDArray[np.uint16]:

@@ -108,20 +108,26 @@ def join_rows(
     done = 0
     current = -1
     used = 0
+    full = False
     for row in range(page.size):
         if page[row] != current:
             current = int(page[row])
             used = 0
+            full = False
         is_odd = done < odd.size and odd[done] == row
         size = 0
-        if used > PAGE_BYTES:
-            reject[row] = TOO_MUCH
-        elif is_odd:
+        if is_odd:
             size = int(odd_offsets[done + 1] - odd_offsets[done])
+        elif host[row] >= 0:
+            size = int(fast_offsets[row + 1] - fast_offsets[row])
+        full = full or used + size > PAGE_BYTES
+        if full:
+            reject[row] = TOO_MUCH
+            size = 0
+        elif is_odd:
             copy_bytes(address_of(odd_data) + odd_offsets[done], address_of(out) + to, size)
         elif host[row] >= 0:
             start = fast_offsets[row]
-            size = int(fast_offsets[row + 1] - start)
             copy_bytes(address_of(fast) + start, address_of(out) + to, size)
             number = host[row]
             host_key[row] = keys[number]
