@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from meguri.embedded.inputs import open_input
-from meguri_canonicalizer.suffixes import is_address, registrable
+from meguri_common.suffixes import is_address, registrable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

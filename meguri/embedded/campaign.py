@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from meguri_canonicalizer.parser import PARSER_LEVEL
 from meguri_canonicalizer.policy import DEFAULT, Policy, load_policy
 from meguri_canonicalizer.service import canonicalizer_spec
-from meguri_canonicalizer.suffixes import suffix_list
 from meguri_common.bus.embedded import EmbeddedBus
 from meguri_common.errors import CampaignMismatch, DataFolderError, ParameterError
 from meguri_common.identity import CampaignIdentity
 from meguri_common.runtime.files import LocalFiles
 from meguri_common.runtime.partition import Surroundings
 from meguri_common.runtime.restore import restore
+from meguri_common.suffixes import suffix_list
 from meguri_common.topics import DELTAS, FRONTIER, LINKS, PAGES, REJECTS
 from meguri_dedup.service import dedup_spec
 from meguri_prioritizer.service import prioritizer_spec

@@ -11,7 +11,7 @@ from meguri_canonicalizer.canonical import Canonical, Rejected, canonicalize, ex
 from meguri_canonicalizer.escapes import normal_escapes
 from meguri_canonicalizer.parser import RejectReason
 from meguri_canonicalizer.policy import DEFAULT, HostRules, Policy
-from meguri_canonicalizer.suffixes import suffix_list
+from meguri_common.suffixes import suffix_list
 
 FRAGMENTS = [
     *("http:", "https:", "HTTP:", "ftp:", "mailto:", "//", "/", "\\", "/\\", "?", "#", "#!", "&", "=", ";", ":", "@"),

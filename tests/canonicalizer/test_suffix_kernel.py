@@ -10,8 +10,8 @@ from meguri_canonicalizer.canonical import host_group
 from meguri_canonicalizer.host_numbers import HostNumbers, suffix_table
 from meguri_canonicalizer.kernels.suffixes import group_hosts
 from meguri_canonicalizer.policy import DEFAULT, Policy
-from meguri_canonicalizer.suffixes import SuffixList, suffix_list
 from meguri_common.keys import host_key
+from meguri_common.suffixes import SuffixList, suffix_list
 
 LABELS = st.sampled_from(["a", "b", "c", "www", "test", "com", "ck", "uk", "co", "7", "07", ""])
 RULES = st.lists(st.tuples(st.sampled_from(["", "", "*.", "!"]), st.lists(LABELS.filter(bool), min_size=1, max_size=4)))

@@ -9,8 +9,8 @@ from importlib.resources import files
 import pytest
 
 from meguri_canonicalizer.session_params import QUERY_NAMES, is_session_pair
-from meguri_canonicalizer.suffixes import SuffixList, suffix_list
 from meguri_canonicalizer.tracking import TRACKING_PREFIX, tracking_list
+from meguri_common.suffixes import SuffixList, suffix_list
 
 SMALL = SuffixList.parse("// a comment\ncom\n*.ck\n!www.ck\nco.uk\n\na.b.c.test // note\n公司.cn\n".encode())
 
@@ -63,7 +63,7 @@ def test_every_rule_of_the_shipped_list() -> None:
 
 
 def test_the_list_keeps_its_notice() -> None:
-    text = files("meguri_canonicalizer").joinpath("data/public_suffix_list.dat").read_text("utf-8")
+    text = files("meguri_common").joinpath("data/public_suffix_list.dat").read_text("utf-8")
     assert "Mozilla Public" in text[:300]
     assert re.search("^// COMMIT: [0-9a-f]{40}$", text, re.MULTILINE)
 

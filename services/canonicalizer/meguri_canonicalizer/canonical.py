@@ -14,9 +14,9 @@ from meguri_canonicalizer.escapes import fold_letters, normal_escapes, percent_d
 from meguri_canonicalizer.parser import RejectReason, link_text, resolve, strip_root
 from meguri_canonicalizer.policy import DEFAULT, HostRules, Policy
 from meguri_canonicalizer.session_params import is_session_pair, without_path_sessions
-from meguri_canonicalizer.suffixes import registrable
 from meguri_canonicalizer.tracking import TRACKING_PREFIX
 from meguri_common.keys import host_key, path_key
+from meguri_common.suffixes import registrable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

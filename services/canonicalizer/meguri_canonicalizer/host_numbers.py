@@ -9,7 +9,7 @@ import numpy as np
 
 from meguri_canonicalizer.kernels.hosts import ROOM_FOR_ONE, enter_host, index_hosts
 from meguri_canonicalizer.kernels.suffixes import group_hosts, index_suffixes, key_hosts
-from meguri_canonicalizer.suffixes import suffix_list
+from meguri_common.suffixes import suffix_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from meguri_canonicalizer.policy import Policy
-    from meguri_canonicalizer.suffixes import SuffixList
+    from meguri_common.suffixes import SuffixList
 
 __all__ = ["HostNumbers", "suffix_table"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SuffixList", "is_address", "registrable", "suffix_list"]
 
 _LONGEST_NAME: Final = 253
-_RULE, _WILDCARD, _EXCEPTION = 1, 2, 4  # as in kernels.suffixes, which would import numba
+_RULE, _WILDCARD, _EXCEPTION = 1, 2, 4  # as in meguri_canonicalizer.kernels.suffixes, which would import numba
 
 
 class SuffixList(NamedTuple):
@@ -52,7 +52,10 @@ class SuffixList(NamedTuple):
         )
 
     def marks(self) -> dict[str, int]:
-        """All names that a walk over a host's labels comes by, and what they are: marks of `kernels.suffixes`."""
+        """All names that a walk over a host's labels comes by, and what they are.
+
+        The marks are those of `meguri_canonicalizer.kernels.suffixes`.
+        """
         found: dict[str, int] = {}
         for names, mark in ((self.rules, _RULE), (self.wildcards, _WILDCARD), (self.exceptions, _EXCEPTION)):
             for name in names:
@@ -93,7 +96,7 @@ def is_address(host: str) -> bool:
 @lru_cache(maxsize=1)
 def suffix_list() -> SuffixList:
     """The list shipped with this version of the package."""
-    return SuffixList.parse(files("meguri_canonicalizer").joinpath("data/public_suffix_list.dat").read_bytes())
+    return SuffixList.parse(files("meguri_common").joinpath("data/public_suffix_list.dat").read_bytes())
 
 
 @lru_cache(maxsize=1 << 16)
