@@ -7,24 +7,30 @@ at the edge where they occur.
 from __future__ import annotations
 
 __all__ = [
+    "BrokerUnreachable",
     "BusError",
     "CampaignMismatch",
+    "ConfigError",
     "CorruptFilter",
     "CorruptGeneration",
     "CorruptSnapshot",
     "DataFolderError",
     "DataFolderLocked",
+    "DeliveryFailed",
     "EnvelopeError",
     "Fenced",
+    "FilterBuildError",
     "InputUnreadable",
     "ManifestError",
     "MeguriError",
+    "MissingExtra",
     "OrderViolation",
     "OutcomeUnknown",
     "ParameterError",
     "ParametersChanged",
     "PolicyError",
     "RestoreRefused",
+    "TopicMismatch",
     "TransactionAborted",
 ]
 
@@ -35,6 +41,14 @@ class MeguriError(Exception):
 
 class ParameterError(MeguriError):
     """A parameter is unknown or out of range; names it and what it may be."""
+
+
+class ConfigError(ParameterError):
+    """A setting is unknown, wrong or missing; names where it stands (flag, variable, or file and key)."""
+
+
+class MissingExtra(ParameterError):
+    """A command needs a package that isn't installed; names the extra to install."""
 
 
 class PolicyError(MeguriError):
@@ -77,6 +91,18 @@ class OutcomeUnknown(BusError):
     """The transaction may or may not have taken effect; the committed offset tells."""
 
 
+class BrokerUnreachable(BusError):
+    """No broker answers, or none that lets us in; names the address."""
+
+
+class TopicMismatch(BusError):
+    """A topic is missing, or isn't as the campaign needs it; names the setting, what was found and what is wanted."""
+
+
+class DeliveryFailed(BusError):
+    """Events were not acknowledged; says how many, and why the first one wasn't."""
+
+
 class EnvelopeError(MeguriError):
     """An internal message can't be decoded: unknown version, another campaign, or damaged."""
 
@@ -91,6 +117,10 @@ class CorruptSnapshot(MeguriError):
 
 class CorruptFilter(MeguriError):
     """A filter blob is truncated, altered, or of an unknown version or kind."""
+
+
+class FilterBuildError(MeguriError):
+    """A static filter can't be built of its keys; names their number, and the slots and seeds that were tried."""
 
 
 class CorruptGeneration(MeguriError):

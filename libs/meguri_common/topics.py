@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DELTAS", "FRONTIER", "LINKS", "PAGES", "REJECTS"]
+__all__ = ["DELTAS", "DUE", "FRONTIER", "LEDGER", "LINKS", "PAGES", "REJECTS", "TELEMETRY"]
 
 PAGES = "meguri.pages"
 """Public events, JSON: from fetchers and operators to the canonicalizer."""
@@ -18,3 +18,12 @@ DELTAS = "meguri.deltas"
 
 REJECTS = "meguri.rejects"
 """Public events that can't be used, with the reason, JSON: to operators."""
+
+DUE = "meguri.due"
+"""Fetch requests, JSON: from the store to fetchers."""
+
+TELEMETRY = "meguri.telemetry"
+"""Counters and gauges, JSON: from every service to the monitor. Lossy by design."""
+
+LEDGER = "meguri.ledger"
+"""What `meguri publish` has published, in steps: from each publisher to the ones after it. On Kafka only."""
