@@ -6,11 +6,17 @@ the URL. Times are epoch hours with 0 = never, unless a column says seconds. A d
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import pyarrow as pa
 
 from meguri_common.records import CRAWL_DELAY_UNSET
 
-__all__ = ["DEFAULT_CRAWL_DELAY", "HOST_SCHEMA", "URL_SCHEMA", "describe"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DEFAULT_CRAWL_DELAY", "HOST_SCHEMA", "URL_SCHEMA", "describe", "filled"]
 
 DEFAULT_CRAWL_DELAY = 100
 """Deciseconds between two fetches of a host about which nobody has said anything."""
@@ -90,3 +96,19 @@ HOST_SCHEMA = pa.schema(
 def describe(schema: pa.Schema) -> dict[str, str]:
     """What each column of a schema means, by name."""
     return {field.name: field.metadata[b"about"].decode() for field in schema}
+
+
+def filled(schema: pa.Schema, rows: int, stated: Mapping[str, Any]) -> pa.Table:
+    """Records of which some columns are stated (arrays, or one value for all rows); the others are 0, or null."""
+    columns = []
+    for field in schema:
+        given = stated.get(field.name)
+        if given is None and field.nullable:
+            columns.append(pa.nulls(rows, field.type))
+        elif isinstance(given, pa.Array):
+            columns.append(given)
+        elif isinstance(given, np.ndarray):
+            columns.append(pa.array(given, field.type))
+        else:
+            columns.append(pa.array(np.full(rows, given or 0, field.type.to_pandas_dtype())))
+    return pa.Table.from_arrays(columns, schema=schema)

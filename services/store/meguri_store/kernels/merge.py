@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["match_rows", "merge_rows"]
+__all__ = ["compare_bytes", "match_rows", "merge_rows"]
 
 
 @inline_kernel
-def _compare(
+def compare_bytes(
     left: NDArray[np.uint8], left_at: int, left_end: int, right: NDArray[np.uint8], right_at: int, right_end: int
 ) -> int:
     """-1, 0 or 1 as the left bytes are less than, equal to or greater than the right ones."""
@@ -41,7 +41,7 @@ def _repeats(host: NDArray[np.uint64], offsets: NDArray[np.int32], data: NDArray
     return (
         row > 0
         and host[row - 1] == host[row]
-        and _compare(data, offsets[row - 1], offsets[row], data, offsets[row], offsets[row + 1]) == 0
+        and compare_bytes(data, offsets[row - 1], offsets[row], data, offsets[row], offsets[row + 1]) == 0
     )
 
 
@@ -83,7 +83,7 @@ def merge_rows(
         host = base_host[row]
         while at < new_host.size and new_host[at] <= host:
             if new_host[at] == host:
-                order = _compare(
+                order = compare_bytes(
                     new_data,
                     new_offsets[at],
                     new_offsets[at + 1],
