@@ -1,0 +1,1 @@
+"""What the fleet's commands share: the campaign's file, clients, topics, positions, reading back."""
