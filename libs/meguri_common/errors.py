@@ -30,6 +30,7 @@ __all__ = [
     "ParametersChanged",
     "PolicyError",
     "RestoreRefused",
+    "TelemetryUnreadable",
     "TopicMismatch",
     "TransactionAborted",
 ]
@@ -133,3 +134,7 @@ class OrderViolation(MeguriError):
 
 class ManifestError(MeguriError):
     """The store's manifest is unusable or contradicts the files."""
+
+
+class TelemetryUnreadable(MeguriError):
+    """A telemetry sample can't be read: damaged, or of a later version; names the field."""

@@ -206,6 +206,18 @@ class SnapshotStore:
                 found.append((self._misfit(manifest) if manifest else None) or f"{self.folder}/{name}")
         return found
 
+    def written_at(self, snapshot: Snapshot) -> float | None:
+        """When a snapshot's manifest was written, epoch seconds; None if it is gone."""
+        wanted = (snapshot.offset, snapshot.sequence)
+        times = []
+        for name in self.files.list(self.folder):
+            if _NAME.fullmatch(name) and self._number(name) == wanted:
+                try:
+                    times.append(self.files.modified(f"{self.folder}/{name}"))
+                except FileNotFoundError:  # swept in between
+                    continue
+        return max(times, default=None)
+
     def reader(self, snapshot: Snapshot) -> SnapshotReader:
         """Access to a snapshot's files."""
         return SnapshotReader(self.files, snapshot)
