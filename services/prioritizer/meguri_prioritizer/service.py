@@ -20,6 +20,7 @@ from meguri_prioritizer.kernels.priority import judge_rows
 from meguri_prioritizer.kernels.visits import apply_visits
 from meguri_prioritizer.operators import apply_controls, apply_host_signals, apply_url_signals
 from meguri_prioritizer.parameters import DEFAULTS, checked
+from meguri_prioritizer.recovery import recover_hosts, recover_urls
 from meguri_prioritizer.release import ask_again, release_host
 from meguri_prioritizer.state import PartitionState
 from meguri_prioritizer.step import Step, batch_of
@@ -133,6 +134,22 @@ class Prioritizer:
             CorruptSnapshot: a file that is missing or altered, or rows that are missing.
         """
         saving.load(self._state, reader)
+
+    def recover_urls(self, host_key: NDArray[np.uint64], path_key: NDArray[np.uint64], **columns: NDArray[Any]) -> None:
+        """Take over URLs that are in the store without having come through the inbox; see `recovery.recover_urls`.
+
+        Only into a state that has met no message yet, and only to be saved and loaded again.
+        """
+        recover_urls(self._state, host_key, path_key, **columns)
+
+    def recover_hosts(self, host_key: NDArray[np.uint64], **columns: NDArray[Any]) -> None:
+        """Take over hosts likewise; see `recovery.recover_hosts`."""
+        recover_hosts(self._state, host_key, **columns)
+
+    def reserve(self, urls: int, hosts: int) -> None:
+        """Make room for as many rows, at once and exactly."""
+        self._state.urls.reserve(urls)
+        self._state.hosts.reserve(hosts)
 
     def totals(self) -> dict[str, int]:
         """Cash in units of 2^-32, and counts.
