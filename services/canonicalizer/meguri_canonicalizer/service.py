@@ -57,6 +57,7 @@ class Canonicalizer:
         rules = [policy.default, *(rules for _, rules in policy.hosts)]
         self._extractor = Extractor(keep_fragments=any(rule.keep_hashbang for rule in rules))
         self._settling = Settling(BatchCanonicalizer(policy), partitions)
+        self._events = self._rejected = self._pages = self._links = 0
 
     def apply(self, messages: Sequence[Message], outputs: Outputs) -> None:
         """Send what follows from the messages: rows to the links topic, unusable events to the rejects."""
@@ -72,6 +73,17 @@ class Canonicalizer:
     def load(self, reader: SnapshotReader) -> None:
         """Take over nothing."""
 
+    def stats(self) -> dict[str, dict[str, float]]:
+        """Telemetry: `passed`, since the partition was loaded: events used and rejected; pages used, their links."""
+        return {
+            "passed": {
+                "events": self._events,
+                "events_rejected": self._rejected,
+                "pages": self._pages,
+                "links": self._links,
+            }
+        }
+
     def _apply_chunk(self, messages: Sequence[Message], outputs: Outputs) -> None:
         payloads = [
             message.payload if isinstance(message.payload, bytes) else bytes(message.payload) for message in messages
@@ -83,6 +95,15 @@ class Canonicalizer:
             self._settling.settle(found, group, outputs, rejects)
         for payload in reject_messages(self._partition, messages, found, rejects):
             outputs.add_raw(REJECTS, 0, payload)
+        self._count(found, accepted, rejects)
+
+    def _count(self, found: Extracted, accepted: Sequence[int], rejects: Mapping[int, tuple[str, str]]) -> None:
+        used = [index for index in accepted if found.line_of[index] not in rejects]
+        pages = [index for index in used if isinstance(found.events[index], PageEvent)]
+        self._events += len(used)
+        self._rejected += len(rejects)
+        self._pages += len(pages)
+        self._links += int(found.authored[pages].sum())
 
     def _in_time(self, found: Extracted, messages: Sequence[Message], rejects: dict[int, tuple[str, str]]) -> list[int]:
         """Positions of the events that don't lie in the future of their message; the others are rejected."""

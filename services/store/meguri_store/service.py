@@ -137,6 +137,8 @@ class Store:
         self._base_hosts: np.typing.NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._saving: tuple[Generation, int] | None = None
         """A generation that the last `save` made, and the operations in it."""
+        self._taken = dict.fromkeys(KINDS, 0)
+        """Rows taken in since the state was loaded, by kind."""
 
     def apply(self, messages: Sequence[Message], outputs: Outputs) -> None:  # noqa: ARG002 - the store sends nothing
         """Take in what changed.
@@ -150,6 +152,7 @@ class Store:
                 msg = f"message {message.offset} of {DELTAS}[{self.partition}] holds {kind.name} rows"
                 raise EnvelopeError(msg)
             self.log.append(kind, batch)
+            self._taken[kind] += batch.num_rows
 
     def wants_compaction(self) -> bool:
         """Whether the delta has grown to its share of the base."""
@@ -250,6 +253,24 @@ class Store:
             delta_rows=self.log.count,
             delta_bytes=self.log.bytes,
         )
+
+    def stats(self) -> dict[str, dict[str, float]]:
+        """Telemetry: `counters`, totals of the shard; `passed`, rows since it was loaded; `gauges`."""
+        totals = self.totals()
+        return {
+            "counters": {"urls": totals.rows, "hosts": totals.hosts},
+            "passed": {
+                "visits": self._taken[RowKind.OUTCOME],
+                "operations": sum(self._taken.values()),
+            },
+            "gauges": {
+                "parked": totals.trapped,
+                "delta_rows": totals.delta_rows,
+                "delta_bytes": totals.delta_bytes,
+                "generation_urls": self.base.meta.urls if self.base else 0,
+                "generation_bytes": sum(mark.size for mark in self.base.meta.files.values()) if self.base else 0,
+            },
+        }
 
 
 def _wants_compaction(service: Service) -> bool:
