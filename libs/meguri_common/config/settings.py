@@ -13,10 +13,13 @@ from msgspec import Meta
 
 from meguri_common.errors import ConfigError
 
-__all__ = ["PASSED_ON", "KafkaSettings", "Settings", "TopicSettings", "is_secret"]
+__all__ = ["PASSED_ON", "PREFIX", "KafkaSettings", "Settings", "TopicSettings", "is_secret"]
 
 Partitions = Annotated[int, Meta(ge=1, le=4096)]
 Hours = Annotated[int, Meta(ge=1, le=24 * 3660)]
+
+PREFIX = "meguri."
+"""What the names of topics begin with in the program."""
 
 PASSED_ON = frozenset(
     [
@@ -95,8 +98,23 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the brokers. Beside these, `PASSED_ON` stand in the same table."""
 
     bootstrap: Annotated[str, Meta(description="brokers to ask first, HOST:PORT, with commas between several")] = ""
+    prefix: Annotated[
+        str,
+        Meta(
+            pattern="^[a-zA-Z0-9._-]{1,100}$",
+            description="what the names of topics and groups begin with: another one for each campaign on a cluster",
+        ),
+    ] = PREFIX
     client: dict[str, str] = {}
     """Settings of librdkafka, by its own names."""
+
+    def topic(self, name: str) -> str:
+        """Name on the cluster of a topic, such as `topics.PAGES`."""
+        return self.prefix + name.removeprefix(PREFIX)
+
+    def group(self, service: str) -> str:
+        """Name on the cluster of a service's consumer group."""
+        return self.prefix + service
 
     def client_config(self, **own: str | float | bool) -> dict[str, str | int | float | bool]:
         """Configuration of a librdkafka client.
