@@ -115,7 +115,7 @@ class Twin:
             self.rejects.append("url")
             return
         base = event["url"]
-        if event.get("base") is not None and not isinstance(self.canonical(event["base"], event["url"]), str):
+        if event.get("base") is not None and isinstance(canonicalize(event["base"], event["url"]), Canonical):
             resolved = absolute(event["base"], event["url"])
             base = resolved if len(resolved) <= LONGEST_BASE else base
         stated = event.get("depth")
