@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from meguri_common.events import EventRejected, decode_event
 from meguri_common.events.schemas import documents, write_documents
-from meguri_common.topics import PAGES, REJECTS
+from meguri_common.topics import PAGES, REJECTS, TELEMETRY
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
@@ -83,7 +83,7 @@ def test_only_what_always_was_is_required() -> None:
 def test_asyncapi_names_the_topics_and_its_references_resolve() -> None:
     document = json.loads((SCHEMAS / "asyncapi.json").read_text())
     assert document["asyncapi"].startswith("3.")
-    assert {channel["address"] for channel in document["channels"].values()} == {PAGES, REJECTS}
+    assert {channel["address"] for channel in document["channels"].values()} == {PAGES, REJECTS, TELEMETRY}
     references = []
 
     def collect(value: Any) -> None:

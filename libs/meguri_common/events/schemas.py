@@ -21,7 +21,8 @@ from meguri_common.events.model import (
     SitemapEvent,
 )
 from meguri_common.events.rejects import RejectRecord
-from meguri_common.topics import PAGES, REJECTS
+from meguri_common.telemetry.model import InstanceSample, PartitionSample
+from meguri_common.topics import PAGES, REJECTS, TELEMETRY
 
 __all__ = ["documents", "write_documents"]
 
@@ -33,11 +34,15 @@ _EVENTS: dict[str, type[msgspec.Struct]] = {
     "signal": SignalEvent,
     "control": ControlEvent,
 }
+_SAMPLES: dict[str, type[msgspec.Struct]] = {
+    "instance-sample": InstanceSample,
+    "partition-sample": PartitionSample,
+}
 
 
 def documents() -> dict[str, str]:
     """File name to text of every generated document."""
-    kinds: dict[str, type[msgspec.Struct]] = {**_EVENTS, "reject": RejectRecord}
+    kinds: dict[str, type[msgspec.Struct]] = {**_EVENTS, "reject": RejectRecord, **_SAMPLES}
     schemas = {name: _schema(kind) for name, kind in kinds.items()}
     # A tag is always required for the generator; a page's has a default.
     schemas["page"]["required"].remove("type")
@@ -73,8 +78,8 @@ def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _asyncapi() -> dict[str, Any]:
-    """The public topics: what is sent to each, and how it is keyed."""
-    names = [*_EVENTS, "reject"]
+    """The JSON topics: what is sent to each, and how it is keyed."""
+    names = [*_EVENTS, "reject", *_SAMPLES]
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -97,6 +102,14 @@ def _asyncapi() -> dict[str, Any]:
                 "description": "Events that can't be used, with the reason.",
                 "messages": {"reject": {"$ref": "#/components/messages/reject"}},
             },
+            "telemetry": {
+                "address": TELEMETRY,
+                "description": (
+                    "Keyed by service. A message is what one instance says at one moment, about once a second: "
+                    "a line for itself and one for each of its partitions. Samples may be lost."
+                ),
+                "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _SAMPLES},
+            },
         },
         "operations": {
             "takeEvents": {
@@ -108,6 +121,11 @@ def _asyncapi() -> dict[str, Any]:
                 "action": "send",
                 "channel": {"$ref": "#/channels/rejects"},
                 "messages": [{"$ref": "#/channels/rejects/messages/reject"}],
+            },
+            "sendTelemetry": {
+                "action": "send",
+                "channel": {"$ref": "#/channels/telemetry"},
+                "messages": [{"$ref": f"#/channels/telemetry/messages/{name}"} for name in _SAMPLES],
             },
         },
         "components": {
