@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 from meguri_store.generation import shard_folder
 from meguri_store.merge import CHUNK_ROWS, Merge
-from meguri_store.publish import (
-    GenerationFiles,
-    RowGroups,
-    UrlSummary,
-    next_sequence,
-    write_hosts,
-    write_meta,
-    write_urls,
-)
+from meguri_store.publish import GenerationFiles, next_sequence, write_hosts, write_meta
+from meguri_store.url_writer import UrlWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +20,7 @@ if TYPE_CHECKING:
     from meguri_common.runtime.snapshots import FileRef
     from meguri_store.fold import FoldRules
     from meguri_store.generation import Generation, Meta
+    from meguri_store.merge import Piece
     from meguri_store.oplog import OpLog
 
 __all__ = ["Changes", "Compacted", "compact", "publish_generation"]
@@ -97,7 +91,7 @@ def compact(
     return publish_generation(
         files,
         partition,
-        merge.rows(),
+        merge.pieces(),
         lambda: merge.hosts(identity.group_by),
         lambda: Changes(merge.inserted, merge.updated, before - merge.updated),
         expected=before + len(merge.new.host),
@@ -105,13 +99,14 @@ def compact(
         identity=identity,
         token=token,
         group_rows=group_rows,
+        base=base,
     )
 
 
 def publish_generation(
     files: FileSystem,
     partition: int,
-    rows: Iterable[pa.Table],
+    rows: Iterable[pa.Table | Piece],
     hosts: Callable[[], Iterator[pa.Table]],
     changes: Callable[[], Changes],
     *,
@@ -120,13 +115,15 @@ def publish_generation(
     identity: CampaignIdentity,
     token: Callable[[], str],
     group_rows: int = CHUNK_ROWS,
+    base: Generation | None = None,
 ) -> Compacted:
     """Write records, given in store order, as a new, durable generation. If anything fails, nothing of it stays.
 
     Args:
         files: where the shard is.
         partition: the shard.
-        rows: URL records, in tables of any size.
+        rows: URL records, in tables of any size; or pieces of a merge with `base`, which between them cover all
+            its rows: what they leave as it was is carried over without being decoded.
         hosts: gives the host records; called when all rows have passed.
         changes: what meta.json says of them, against the generation before; called at the end.
         expected: about how many URLs there will be, for the filter's size.
@@ -134,35 +131,27 @@ def publish_generation(
         identity: the campaign.
         token: a random part of a name.
         group_rows: rows of a row group.
+        base: the generation that pieces speak of.
 
     Raises:
+        CorruptGeneration: the base can't be read.
         OSError: it can't be written.
     """
     shard = shard_folder(partition)
     files.make_folder(shard)
     sequence = next_sequence(files, shard, offset)
     made = GenerationFiles(files, shard, f"g{offset:012d}-{sequence}-{token()}")
-    summary = UrlSummary(expected)
-
-    def groups() -> Iterator[pa.Table]:
-        cut = RowGroups(group_rows)
-        for chunk in rows:
-            for group in cut.add(chunk):
-                summary.add(group)
-                yield group
-        for group in cut.rest():
-            summary.add(group)
-            yield group
-
     with made.published():
         with made.create("urls") as sink:
-            write_urls(sink, groups())
+            writer = UrlWriter(sink, base, expected, group_rows)
+            for item in rows:
+                writer.add(item)
+            writer.close()
         with made.create("hosts") as sink:
             host_count = write_hosts(sink, hosts())
-        with made.create("filter") as sink:
-            sink.write(summary.filter.marshal())
+        writer.filter.write(made)
         changed = changes()
-        meta = summary.meta(
+        meta = writer.summary.meta(
             partition=partition,
             offset=offset,
             sequence=sequence,
@@ -171,6 +160,7 @@ def publish_generation(
             inserted=changed.inserted,
             updated=changed.updated,
             carried=changed.carried,
+            recent=writer.filter.recent,
             files=made.marks(),
         )
         with made.create("meta") as sink:

@@ -2,7 +2,8 @@
 
     urls.parquet    one row per URL, ordered by (host_key, url)
     hosts.parquet   one row per host group, ordered by host_key
-    seen.filter     filter over the keys of all URLs
+    seen.filter     filter over the keys of all URLs, but those in
+    recent.filter   filter over the keys that came since seen.filter was built; only where there are any
     meta.json       what the others hold
 
 A generation that is open stays readable after its names are gone.
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from meguri_common.errors import CorruptGeneration
 from meguri_common.identity import CampaignIdentity  # noqa: TC001 - msgspec resolves the field's type at run time
+from meguri_store.column_chunks import ChunkReader
 from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
 
 if TYPE_CHECKING:
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FILES", "FileMark", "Generation", "GroupMeta", "Meta", "shard_folder"]
 
-FILES = {"urls": "urls.parquet", "hosts": "hosts.parquet", "filter": "seen.filter", "meta": "meta.json"}
+FILES = {
+    "urls": "urls.parquet",
+    "hosts": "hosts.parquet",
+    "filter": "seen.filter",
+    "recent": "recent.filter",
+    "meta": "meta.json",
+}
 """Names of a generation's files, by their role in a snapshot."""
 
 VERSION = 1
@@ -83,6 +91,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """URLs of the base about which something was said."""
     carried: int
     """URLs of the base that are as they were."""
+    recent: int = 0
+    """URLs whose keys are in recent.filter, not in seen.filter."""
     groups: tuple[GroupMeta, ...]
     files: dict[str, FileMark]
     """The other files, by name."""
@@ -141,6 +151,23 @@ class Generation:
         """First and last host key of a row group."""
         return self.meta.groups[group].first_host, self.meta.groups[group].last_host
 
+    def group_rows(self, group: int) -> int:
+        """Rows of a row group."""
+        return self.meta.groups[group].rows
+
+    def chunks(self) -> ChunkReader:
+        """The column chunks of urls.parquet as they are.
+
+        Raises:
+            CorruptGeneration: they can't be found.
+        """
+        path = f"{self.folder}/{FILES['urls']}"
+        try:
+            return ChunkReader(self._files.open(path))
+        except (OSError, ValueError) as problem:
+            msg = f"{path}: can't be opened: {problem}"
+            raise CorruptGeneration(msg) from problem
+
     def urls(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group of URLs, all columns or some.
 
@@ -158,9 +185,13 @@ class Generation:
         for group in range(self._hosts.num_row_groups):
             yield _decode(self._hosts, group, columns, f"{self.folder}/{FILES['hosts']}")
 
-    def filter_blob(self) -> bytes:
-        """The filter over the URLs' keys (see `meguri_common.filters`)."""
-        return self._files.read(f"{self.folder}/{FILES['filter']}")
+    def filter_blob(self, role: str = "filter") -> bytes | None:
+        """The filter over the URLs' keys, or, of role `recent`, over those that aren't in it, where there are any.
+
+        See `meguri_common.filters` for what it is.
+        """
+        name = FILES[role]
+        return self._files.read(f"{self.folder}/{name}") if name in self.meta.files else None
 
     def references(self, found: Sequence[FileRef]) -> list[FileRef]:
         """Those of a snapshot's files that belong to this generation."""
@@ -169,7 +200,7 @@ class Generation:
 
 def _open(files: FileSystem, path: str, schema: pa.Schema, rows: int) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(files.open(path))
+        file = pq.ParquetFile(files.open(path), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as problem:
         msg = f"{path}: can't be opened: {problem}"
         raise CorruptGeneration(msg) from problem

@@ -6,6 +6,7 @@ delta. Compaction writes what comes out; queries look at it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from meguri_store.fold import FoldRules
     from meguri_store.oplog import OpLog
 
-__all__ = ["CHUNK_ROWS", "Base", "Merge"]
+__all__ = ["CHUNK_ROWS", "Base", "Merge", "Piece"]
 
 CHUNK_ROWS = 131_072
 """Rows of a row group, and of a chunk in memory."""
@@ -46,6 +47,10 @@ class Base(Protocol):
         """First and last host key of a row group."""
         ...
 
+    def group_rows(self, group: int) -> int:
+        """Rows of a row group."""
+        ...
+
     def urls(self, group: int) -> pa.Table:
         """A row group of URLs."""
         ...
@@ -53,6 +58,20 @@ class Base(Protocol):
     def hosts(self) -> Iterator[pa.Table]:
         """Host records, in order."""
         ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive records, and what the base has of them."""
+
+    rows: pa.Table | None
+    """The records; None where they are those of `group`, as they are."""
+    group: int | None = None
+    """The row group of the base of which they are the rows, neither more nor less; None where there is none."""
+    before: pa.Table | None = None
+    """The rows of the base that are among them, as they were, where `rows` aren't the same."""
+    fresh: NDArray[np.bool_] | None = None
+    """Which of the rows the base doesn't have, (rows,); None: none of them."""
 
 
 class Merge:
@@ -90,7 +109,24 @@ class Merge:
             assert self._base is not None
             if skip(group) and not self._concerns(*self._base.host_range(group)):
                 continue
-            yield from self._emit(self._base.urls(group))
+            yield from _tables(self._emit(self._base.urls(group)))
+        while self._next_new < len(self.new.host):
+            yield from _tables(self._emit(URL_SCHEMA.empty_table()))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Records in store order as `rows`, but row groups of which the delta says nothing are named, not decoded."""
+        starts = _Starts.of(self._base) if self._base else None
+        for group in range(self._base.groups if self._base else 0):
+            assert self._base is not None
+            assert starts is not None
+            first, last = self._base.host_range(group)
+            if self._waits(last) or self._concerns(first, last):
+                yield from self._emit(self._base.urls(group), group)
+                continue
+            hosts, rows = starts.of_group(group)
+            self._begin(hosts, rows + self.count)
+            self.count += starts.rows(group)
+            yield Piece(None, group)
         while self._next_new < len(self.new.host):
             yield from self._emit(URL_SCHEMA.empty_table())
 
@@ -102,6 +138,18 @@ class Merge:
         base = self._base.hosts() if self._base else iter(())
         yield from merge_hosts(base, changes, (host, row, self.count), group_by)
 
+    def _begin(self, hosts: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
+        """Note at which row each host begins; the first may have begun before."""
+        if len(hosts) and self._first_host and self._first_host[-1][-1] == hosts[0]:
+            hosts, rows = hosts[1:], rows[1:]
+        if len(hosts):
+            self._first_host.append(hosts)
+            self._first_row.append(rows)
+
+    def _waits(self, last: int) -> bool:
+        """Whether a new row of a host up to `last` hasn't come out yet."""
+        return self._next_new < len(self.new.host) and bool(self.new.host[self._next_new] <= np.uint64(last))
+
     def _concerns(self, first: int, last: int) -> bool:
         """Whether the delta says anything of hosts from `first` to `last`."""
         low, high = np.uint64(first), np.uint64(last)
@@ -110,25 +158,27 @@ class Merge:
             for hosts in (self.new.host, self._patches.host)
         )
 
-    def _emit(self, chunk: pa.Table) -> Iterator[pa.Table]:
+    def _emit(self, chunk: pa.Table, group: int | None = None) -> Iterator[Piece]:
         rows, admitted = self._with_new(chunk)
         if not rows.num_rows:
             return
+        grown = rows is not chunk
         host, offsets, data = _keyed(rows)
         keys = np.full(len(host), -1, np.int64)
         if np.searchsorted(self._patches.host, host[0]) < np.searchsorted(self._patches.host, host[-1], side="right"):
             match_rows(host, offsets, data, *self._patch_keys, keys)
             rows = patch_rows(rows, keys, admitted, self._patches, self._rules, self.verdicts)
-        begins = np.flatnonzero(host[1:] != host[:-1]) + 1
-        if not self._first_host or self._first_host[-1][-1] != host[0]:
-            begins = np.append(0, begins)
-        if len(begins):
-            self._first_host.append(host[begins])
-            self._first_row.append(begins + self.count)
+        begins = np.append(0, np.flatnonzero(host[1:] != host[:-1]) + 1)
+        self._begin(host[begins], begins + self.count)
         self.count += rows.num_rows
         self.inserted += int(np.count_nonzero(admitted >= 0))
         self.updated += int(np.count_nonzero((admitted < 0) & (keys >= 0)))
-        yield rows
+        if rows is chunk:
+            yield Piece(rows if group is None else None, group)
+        elif grown:
+            yield Piece(rows, None, chunk, admitted >= 0)
+        else:
+            yield Piece(rows, group, chunk)
 
     def _with_new(self, chunk: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """The chunk with the new rows that belong into it, and the number of each row's admission, or -1."""
@@ -140,6 +190,8 @@ class Merge:
             return chunk, np.full(count, -1, np.int64)
         order = np.empty(count + (room if count == 0 else room - start), np.int64)
         written, self._next_new = merge_rows(*base, *self._new_keyed, start, self._chunk_rows, order)
+        if written == count:
+            return chunk, np.full(count, -1, np.int64)
         order = order[:written]
         new = self.new.rows.slice(start, self._next_new - start)
         fresh = order >= count
@@ -147,6 +199,44 @@ class Merge:
         admitted[fresh] = self.new.number[order[fresh] - count]
         order[fresh] -= start
         return pa.concat_tables([chunk, new]).combine_chunks().take(pa.array(order)), admitted
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """At which row of a base each of its hosts begins; hosts without URLs are left out."""
+
+    host: NDArray[np.uint64]
+    row: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    """First row after each row group, (groups,)."""
+    base: Base
+
+    @classmethod
+    def of(cls, base: Base) -> _Starts:
+        tables = [table.select(["host_key", "first_row"]) for table in base.hosts()]
+        host = np.concatenate([np.zeros(0, np.uint64), *(table.column("host_key").to_numpy() for table in tables)])
+        row = np.concatenate([np.zeros(0, np.uint64), *(table.column("first_row").to_numpy() for table in tables)])
+        row = row.astype(np.int64)
+        ends = np.cumsum([base.group_rows(group) for group in range(base.groups)], dtype=np.int64)
+        has_urls = row < np.append(row[1:], ends[-1] if len(ends) else 0)
+        return cls(host[has_urls], row[has_urls], ends, base)
+
+    def rows(self, group: int) -> int:
+        """Rows of a row group."""
+        return self.base.group_rows(group)
+
+    def of_group(self, group: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Hosts of which rows are in a row group, and the row of the group at which each begins; the first at 0."""
+        begin = int(self.ends[group]) - self.rows(group)
+        first = int(np.searchsorted(self.row, begin, side="right")) - 1
+        last = int(np.searchsorted(self.row, self.ends[group]))
+        return self.host[first:last], np.maximum(self.row[first:last] - begin, 0)
+
+
+def _tables(pieces: Iterator[Piece]) -> Iterator[pa.Table]:
+    for piece in pieces:
+        assert piece.rows is not None, "a piece that is of no row group has its rows"
+        yield piece.rows
 
 
 def _fixed(values: NDArray[Any]) -> NDArray[Any]:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from meguri_common.filters.bloom import Filter
 from meguri_common.kernels.xxh64 import hash_path_keys
 from meguri_common.records import ParkReason, Status
 from meguri_common.runtime.hashing import HashingFile
 from meguri_common.runtime.snapshots import FileRef
 from meguri_common.wire.columns import binary_parts
+from meguri_store.column_chunks import ChunkWriter
+from meguri_store.encoding import encode_columns
 from meguri_store.generation import FILES, FileMark, GroupMeta, Meta
 from meguri_store.merge import CHUNK_ROWS
-from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
+from meguri_store.schema import HOST_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
     from meguri_common.runtime.files import FileSystem
 
-__all__ = ["GenerationFiles", "RowGroups", "UrlSummary", "next_sequence", "write_hosts", "write_meta", "write_urls"]
+__all__ = ["GenerationFiles", "RowGroups", "UrlSummary", "next_sequence", "url_paths", "write_hosts", "write_meta"]
 
-_FILTER_RATE = 0.01
-_COMPRESSION: dict[str, Any] = {"compression": "zstd", "compression_level": 3}
-_SPREAD = frozenset({"url", "host_key", "priority", "content_fp", "simhash", "etag", "redirect"})
-"""Columns of mostly distinct values, for which a dictionary is no gain."""
+_HOURS = 24
+_MANY_DAYS = 1 << 20
 _NAME = re.compile(r"g(\d{12})-(\d+)-[0-9a-z]+")
 
 
@@ -113,30 +111,39 @@ class RowGroups:
 class UrlSummary:
     """What meta.json says about the URLs, gathered while they pass."""
 
-    def __init__(self, rows: int) -> None:
-        """For about `rows` URLs."""
+    def __init__(self, base: Meta | None = None) -> None:
+        """Of no URLs; or of those of a base, all of which are to be kept or dropped."""
         self.rows = 0
         self.groups: list[GroupMeta] = []
-        self.filter = Filter(max(rows, 1), _FILTER_RATE)
-        self._status = np.zeros(len(Status), np.int64)
-        self._reason = np.zeros(len(ParkReason), np.int64)
-        self._days: dict[int, int] = {}
+        self._status = np.array(base.by_status if base else [0] * len(Status), np.int64)
+        self._reason = np.array(base.by_reason if base else [0] * len(ParkReason), np.int64)
+        self._days = dict(base.due_by_day) if base else {}
 
     def add(self, group: pa.Table) -> None:
         """A row group, one chunk a column."""
-        host = group.column("host_key").chunk(0).to_numpy()
+        host = group.column("host_key").chunk(0)
         due = group.column("next_due").to_numpy()
         ever = due[due > 0]
         first_due = int(ever.min()) if len(ever) else 0
-        self.groups.append(GroupMeta(group.num_rows, int(host[0]), int(host[-1]), first_due))
-        self.rows += group.num_rows
-        self._status += np.bincount(group.column("status").to_numpy(), minlength=len(Status))
-        reasons = group.column("reason").to_numpy()
-        self._reason += np.bincount(reasons, minlength=len(ParkReason))
-        days, counts = np.unique(ever // 24, return_counts=True)
-        for day, count in zip(days.tolist(), counts.tolist(), strict=True):
-            self._days[day] = self._days.get(day, 0) + count
-        self.filter.add_batch(host, url_paths(group.column("url").chunk(0)))
+        self.keep(GroupMeta(group.num_rows, host[0].as_py(), host[-1].as_py(), first_due))
+        self._count(group, 1)
+
+    def keep(self, group: GroupMeta) -> None:
+        """A row group that is as the base has it."""
+        self.groups.append(group)
+        self.rows += group.rows
+
+    def drop(self, rows: pa.Table) -> None:
+        """Rows of the base in place of which others are added."""
+        self._count(rows, -1)
+
+    def _count(self, rows: pa.Table, sign: int) -> None:
+        self._status += sign * np.bincount(rows.column("status").to_numpy(), minlength=len(Status))
+        self._reason += sign * np.bincount(rows.column("reason").to_numpy(), minlength=len(ParkReason))
+        for day, count in _by_day(rows.column("next_due").to_numpy()):
+            self._days[day] = self._days.get(day, 0) + sign * count
+            if not self._days[day]:
+                del self._days[day]
 
     def meta(self, **others: Any) -> Meta:
         """meta.json, with the fields that aren't about URLs."""
@@ -152,6 +159,19 @@ class UrlSummary:
         )
 
 
+def _by_day(due: NDArray[np.uint32]) -> list[tuple[int, int]]:
+    """Days at which rows are due, and how many each; those that never are don't count."""
+    days = due[due > 0] // _HOURS
+    if not len(days):
+        return []
+    first, last = int(days.min()), int(days.max())
+    if last - first > _MANY_DAYS:
+        found, counts = np.unique(days, return_counts=True)
+        return list(zip(found.tolist(), counts.tolist(), strict=True))
+    by_day = np.bincount(days - np.uint32(first)).tolist()
+    return [(first + at, count) for at, count in enumerate(by_day) if count]
+
+
 def url_paths(urls: pa.StringArray) -> NDArray[np.uint64]:
     """PathKeys of canonical URLs, (n,)."""
     offsets, data = binary_parts(urls)
@@ -160,28 +180,21 @@ def url_paths(urls: pa.StringArray) -> NDArray[np.uint64]:
     return out
 
 
-def write_urls(sink: HashingFile, groups: Iterator[pa.Table]) -> None:
-    """Write urls.parquet, one row group a table."""
-    writer = pq.ParquetWriter(
-        sink,
-        URL_SCHEMA,
-        use_dictionary=[name for name in URL_SCHEMA.names if name not in _SPREAD],
-        column_encoding={"url": "DELTA_BYTE_ARRAY"},
-        write_statistics=["host_key", "next_due"],
-        **_COMPRESSION,
-    )
-    with writer:
-        for group in groups:
-            writer.write_table(group, row_group_size=group.num_rows)
-
-
 def write_hosts(sink: HashingFile, chunks: Iterator[pa.Table], group_rows: int = CHUNK_ROWS) -> int:
     """Write hosts.parquet; gives the number of hosts."""
+    writer = ChunkWriter(sink, HOST_SCHEMA)
+    cut = RowGroups(group_rows)
     rows = 0
-    with pq.ParquetWriter(sink, HOST_SCHEMA, write_statistics=["host_key"], **_COMPRESSION) as writer:
-        for chunk in chunks:
-            rows += chunk.num_rows
-            writer.write_table(chunk, row_group_size=group_rows)
+
+    def write(groups: Iterator[pa.Table]) -> None:
+        for group in groups:
+            writer.group(group.num_rows, encode_columns(group, HOST_SCHEMA.names))
+
+    for chunk in chunks:
+        rows += chunk.num_rows
+        write(cut.add(chunk))
+    write(cut.rest())
+    writer.close()
     return rows
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow.compute as pc
 import xxhash
 
-from meguri_common.errors import CorruptFilter, CorruptGeneration
-from meguri_common.filters.resident import unmarshal_filter
+from meguri_common.errors import CorruptGeneration
 from meguri_common.records import ParkReason, Status
 from meguri_store.generation import FILES, Generation
 from meguri_store.publish import UrlSummary, url_paths
+from meguri_store.seen_filter import open_filters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,12 +48,7 @@ class _Walk:
         self._generation = generation
         self._urls = f"{generation.folder}/{FILES['urls']}"
         self._hosts = f"{generation.folder}/{FILES['hosts']}"
-        self._filter_path = f"{generation.folder}/{FILES['filter']}"
-        try:
-            self._filter = unmarshal_filter(generation.filter_blob())
-        except CorruptFilter as problem:
-            msg = f"{self._filter_path}: {problem}"
-            raise CorruptGeneration(msg) from problem
+        self._filters = open_filters(generation)
         self._row = 0
         self._last: tuple[int, str] | None = None
         self._first_host: list[NDArray[np.uint64]] = []
@@ -61,7 +56,7 @@ class _Walk:
 
     def run(self) -> None:
         meta = self._generation.meta
-        found = UrlSummary(meta.urls)
+        found = UrlSummary()
         for group in range(self._generation.groups):
             table = self._generation.urls(group)
             self._group(table)
@@ -78,15 +73,19 @@ class _Walk:
             inserted=meta.inserted,
             updated=meta.updated,
             carried=meta.carried,
+            recent=meta.recent,
             files=meta.files,
         )
         for name in ("by_status", "by_reason", "due_by_day"):
             if getattr(counted, name) != getattr(meta, name):
                 msg = f"{self._urls}: {name} is {getattr(counted, name)}, {FILES['meta']} says {getattr(meta, name)}"
                 raise CorruptGeneration(msg)
-        if len(self._filter) != meta.urls:
-            msg = f"{self._filter_path}: holds {len(self._filter)} keys for {meta.urls} URLs"
-            raise CorruptGeneration(msg)
+        expected = {"filter": meta.urls - meta.recent, "recent": meta.recent}
+        for (role, keys), held in zip(expected.items(), self._filters, strict=False):
+            if len(held) != keys:
+                path = f"{self._generation.folder}/{FILES[role]}"
+                msg = f"{path}: holds {len(held)} keys, {FILES['meta']} says {keys}"
+                raise CorruptGeneration(msg)
         self._walk_hosts()
 
     def _refuse(self, path: str, bad: NDArray[Any], what: str, first: int) -> None:
@@ -113,7 +112,10 @@ class _Walk:
         terminal = parked | (status == Status.GONE) | (status == Status.EXCLUDED_ROBOTS)
         due = table.column("next_due").to_numpy()
         self._refuse(self._urls, terminal & (due != 0), "is due in spite of its status", self._row)
-        absent = ~self._filter.maybe_contains_batch(host, url_paths(url))
+        path = url_paths(url)
+        absent = np.ones(len(host), np.bool_)
+        for held in self._filters:
+            absent &= ~held.maybe_contains_batch(host, path)
         self._refuse(self._urls, absent, f"its key isn't in {FILES['filter']}", self._row)
         begins = np.flatnonzero(np.append(self._last is None or self._last[0] != host[0], host[1:] != host[:-1]))
         self._first_host.append(host[begins])

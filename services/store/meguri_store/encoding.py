@@ -1,0 +1,201 @@
+"""Column chunks of the store's columns: each in the encoding that is smallest and quickest for what it holds."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from meguri_common.wire.columns import binary_parts
+from meguri_store.column_chunks import Chunk, read_chunks
+from meguri_store.kernels.encoding import pack_deltas, packed_bound, split_prefixes
+from meguri_store.thrift import Struct, Wire, encode_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+__all__ = ["ORDERED", "encode_columns"]
+
+ORDERED = frozenset({"host_key", "url", "first_row"})
+"""Columns whose values are in order, at least in parts: written as differences."""
+_SPREAD = frozenset({"priority", "content_fp", "simhash", "etag", "lambda", "host_score", "host_group", "robots"})
+"""Columns of mostly distinct values, for which a dictionary is no gain."""
+_COUNTED = frozenset({"host_key", "next_due"})
+"""Columns of which the footer states least and greatest value, for tools that skip row groups by them."""
+
+_LEVEL = 3
+_UNCOMPRESSED, _ZSTD = 0, 6
+_PLAIN, _RLE, _DELTA_NUMBERS, _DELTA_TEXTS, _DICTIONARY_CODES = 0, 3, 5, 7, 8
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_INT32, _INT64, _FLOAT, _BYTES = 1, 2, 4, 6
+_WORD = struct.Struct("<I")
+
+
+def encode_columns(table: pa.Table, names: Iterable[str]) -> dict[str, Chunk]:
+    """Chunks of columns of a row group, by name; each column of the table is one array."""
+    chunks: dict[str, Chunk] = {}
+    others = []
+    for name in names:
+        column = table.column(name).chunk(0)
+        single = _constant(column)
+        if single is not None:
+            chunk = _constant_chunk(name, column, single)
+        elif name == "url":
+            chunk = _texts(name, column)
+        elif name in ORDERED:
+            chunk = _numbers(name, column)
+        else:
+            others.append(name)
+            continue
+        chunks[name] = chunk
+    if others:
+        chunks.update(_by_arrow(table.select(others)))
+    for name in _COUNTED & chunks.keys():
+        values = table.column(name).chunk(0).to_numpy()
+        chunks[name] = chunks[name].with_statistics(values.min().tobytes(), values.max().tobytes())
+    return chunks
+
+
+def _by_arrow(table: pa.Table) -> dict[str, Chunk]:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        table.schema.remove_metadata(),
+        use_dictionary=[name for name in table.column_names if name not in _SPREAD],
+        compression="zstd",
+        compression_level=_LEVEL,
+        write_statistics=False,
+        store_schema=False,
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(table, row_group_size=table.num_rows)
+    return read_chunks(sink.getvalue())
+
+
+def _constant(column: pa.Array) -> bytes | None:
+    """The one value of a column as PLAIN encodes it, empty where all are null; None where it has several."""
+    kind = column.type
+    if column.null_count == len(column):
+        return b""
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or column.null_count:
+        return None
+    values = column.to_numpy()
+    first = values[0]
+    if values[-1] != first or not (values == first).all():
+        return None
+    wide = np.float32 if values.dtype.kind == "f" else np.uint64 if values.dtype.itemsize > _WORD.size else np.uint32
+    single: bytes = first.astype(wide).tobytes()
+    return single
+
+
+def _constant_chunk(name: str, column: pa.Array, single: bytes) -> Chunk:
+    """A chunk of one value, or of nulls alone: a few bytes, whatever the number of rows."""
+    run = _varint(len(column) << 1)
+    if not single:
+        levels = run + b"\0"
+        page = _page(_WORD.pack(len(levels)) + levels, len(column), _PLAIN)
+        return _chunk(name, _BYTES, [_PLAIN, _RLE], len(column), [page], _UNCOMPRESSED)
+    dictionary = _dictionary_page(single)
+    page = _page(b"\1" + run + b"\0", len(column), _DICTIONARY_CODES)
+    kind = _FLOAT if column.type == pa.float32() else _INT64 if len(single) > _WORD.size else _INT32
+    encodings = [_PLAIN, _RLE, _DICTIONARY_CODES]
+    return _chunk(name, kind, encodings, len(column), [dictionary, page], _UNCOMPRESSED)
+
+
+def _numbers(name: str, column: pa.Array) -> Chunk:
+    values = column.to_numpy().view(np.int64)
+    out = np.empty(packed_bound(len(values)), np.uint8)
+    body = out[: pack_deltas(_fixed(values), out)]
+    packed = zstandard.ZstdCompressor(_LEVEL).compress(body.data)
+    page = _page(packed, len(values), _DELTA_NUMBERS, body.size)
+    return _chunk(name, _INT64, [_DELTA_NUMBERS, _RLE], len(values), [page], _ZSTD)
+
+
+def _texts(name: str, column: pa.Array) -> Chunk:
+    offsets, data = binary_parts(column)
+    count = len(column)
+    prefixes, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
+    bound = packed_bound(count)
+    out = np.empty(2 * bound + int(offsets[-1] - offsets[0]) + 8, np.uint8)
+    rests = out[2 * bound :]
+    size = split_prefixes(_fixed(offsets), _fixed(data), prefixes, lengths, rests)
+    first = pack_deltas(_fixed(prefixes), out)
+    first += pack_deltas(_fixed(lengths), out[first:])
+    out[first : first + size] = rests[:size]
+    body = out[: first + size]
+    packed = zstandard.ZstdCompressor(_LEVEL).compress(body.data)
+    page = _page(packed, count, _DELTA_TEXTS, body.size)
+    return _chunk(name, _BYTES, [_DELTA_TEXTS, _RLE], count, [page], _ZSTD)
+
+
+def _fixed(values: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view: one type for the kernels, wherever the array comes from."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _page(body: bytes, values: int, encoding: int, unpacked: int | None = None) -> tuple[bytes, bytes, int]:
+    """A data page: header, stored body, and the size of both unpacked."""
+    about = {
+        1: (Wire.I32, values),
+        2: (Wire.I32, encoding),
+        3: (Wire.I32, _RLE),
+        4: (Wire.I32, _RLE),
+    }
+    return _headed(body, _DATA_PAGE, {5: (Wire.STRUCT, about)}, unpacked)
+
+
+def _dictionary_page(single: bytes) -> tuple[bytes, bytes, int]:
+    about = {1: (Wire.I32, 1), 2: (Wire.I32, _PLAIN)}
+    return _headed(single, _DICTIONARY_PAGE, {7: (Wire.STRUCT, about)}, None)
+
+
+def _headed(body: bytes, kind: int, about: Struct, unpacked: int | None) -> tuple[bytes, bytes, int]:
+    size = len(body) if unpacked is None else unpacked
+    checksum = zlib.crc32(body)
+    head = encode_struct(
+        {
+            1: (Wire.I32, kind),
+            2: (Wire.I32, size),
+            3: (Wire.I32, len(body)),
+            4: (Wire.I32, checksum - (1 << 32) if checksum >> 31 else checksum),
+            **about,
+        }
+    )
+    return head, body, len(head) + size
+
+
+def _chunk(
+    name: str, kind: int, encodings: list[int], values: int, pages: list[tuple[bytes, bytes, int]], codec: int
+) -> Chunk:
+    """A chunk of pages, of which the last holds the data and one before it the dictionary."""
+    data = b"".join(part for head, body, _ in pages for part in (head, body))
+    meta: Struct = {
+        1: (Wire.I32, kind),
+        2: (Wire.LIST, (Wire.I32, encodings)),
+        3: (Wire.LIST, (Wire.BINARY, [name.encode()])),
+        4: (Wire.I32, codec),
+        5: (Wire.I64, values),
+        6: (Wire.I64, sum(unpacked for *_, unpacked in pages)),
+        7: (Wire.I64, len(data)),
+        9: (Wire.I64, len(data) - len(pages[-1][0]) - len(pages[-1][1])),
+    }
+    if len(pages) > 1:
+        meta[11] = (Wire.I64, 0)
+    return Chunk(meta, data)

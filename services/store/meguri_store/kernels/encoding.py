@@ -1,0 +1,142 @@
+"""Parquet's delta encodings of numbers and of texts in order.
+
+Method: the Apache Parquet format, "Encodings": DELTA_BINARY_PACKED with blocks of 128 values in four miniblocks, and
+DELTA_BYTE_ARRAY, which states of each text how much of it repeats the one before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meguri_common.kernels.jit import inline_kernel, kernel
+from meguri_common.kernels.memory import load64, store64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["PACKED_SLACK", "pack_deltas", "packed_bound", "split_prefixes"]
+
+_BLOCK = 128
+_MINIBLOCK = 32
+PACKED_SLACK = 64
+"""Bytes of head and overhang that `pack_deltas` needs beside those of its blocks."""
+
+
+def packed_bound(count: int) -> int:
+    """Bytes that `pack_deltas` writes for `count` values at most."""
+    blocks = -(-count // _BLOCK) + 1
+    return blocks * (_BLOCK * 8 + 16) + PACKED_SLACK
+
+
+@inline_kernel
+def _varint(out: NDArray[np.uint8], at: int, value: np.uint64) -> int:
+    while value > np.uint64(0x7F):
+        out[at] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
+        value = value >> np.uint64(7)
+        at += 1
+    out[at] = np.uint8(value)
+    return at + 1
+
+
+@inline_kernel
+def _zigzag(value: np.int64) -> np.uint64:
+    return (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> np.int64(63))
+
+
+@kernel
+def pack_deltas(values: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Write values (n,) as DELTA_BINARY_PACKED; gives the number of bytes. `out` has room for `packed_bound(n)`."""
+    count = values.size
+    at = _varint(out, 0, np.uint64(_BLOCK))
+    at = _varint(out, at, np.uint64(_BLOCK // _MINIBLOCK))
+    at = _varint(out, at, np.uint64(count))
+    at = _varint(out, at, _zigzag(values[0] if count else np.int64(0)))
+    done = 1
+    while done < count:
+        end = min(done + _BLOCK, count)
+        least = values[done] - values[done - 1]
+        for i in range(done + 1, end):
+            least = min(least, values[i] - values[i - 1])
+        at = _varint(out, at, _zigzag(least))
+        widths = at
+        at += _BLOCK // _MINIBLOCK
+        for part in range(_BLOCK // _MINIBLOCK):
+            start = done + part * _MINIBLOCK
+            stop = min(start + _MINIBLOCK, end)
+            joined = np.uint64(0)
+            for i in range(start, stop):
+                joined |= np.uint64(values[i] - values[i - 1] - least)
+            width = 0
+            while width < 64 and (joined >> np.uint64(width)) != np.uint64(0):
+                width += 1
+            out[widths + part] = width
+            held = np.uint64(0)
+            filled = 0
+            place = at
+            for i in range(start, stop if width else start):
+                value = np.uint64(values[i] - values[i - 1] - least)
+                held |= value << np.uint64(filled)
+                filled += width
+                if filled >= 64:
+                    store64(out, place, held)
+                    place += 8
+                    filled -= 64
+                    held = value >> np.uint64(width - filled) if filled else np.uint64(0)
+            stored = (_MINIBLOCK * width) // 8
+            if width:
+                store64(out, place, held)
+                for i in range(place + 8, at + stored):
+                    out[i] = 0
+            at += stored if start < stop else 0
+        done = end
+    return at
+
+
+@kernel
+def split_prefixes(
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    prefixes: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> int:
+    """Of each text how long a beginning it shares with the one before it, and the rests, one after another.
+
+    Args:
+        offsets: where the texts begin, (n + 1,).
+        data: their bytes.
+        prefixes: filled in, (n,).
+        lengths: bytes of each rest, filled in, (n,).
+        out: the rests; has room for all texts and 8 bytes.
+
+    Returns:
+        Bytes of all rests.
+    """
+    written = 0
+    size = data.size
+    for row in range(lengths.size):
+        start = offsets[row]
+        end = offsets[row + 1]
+        shared = 0
+        if row:
+            before = offsets[row - 1]
+            most = min(start - before, end - start)
+            while shared + 8 <= most and load64(data, before + shared) == load64(data, start + shared):
+                shared += 8
+            while shared < most and data[before + shared] == data[start + shared]:
+                shared += 1
+        prefixes[row] = shared
+        rest = end - start - shared
+        lengths[row] = rest
+        source = start + shared
+        done = 0
+        while done < rest and source + done + 8 <= size:
+            store64(out, written + done, load64(data, source + done))
+            done += 8
+        while done < rest:
+            out[written + done] = data[source + done]
+            done += 1
+        written += rest
+    return written
