@@ -26,6 +26,7 @@ class LazyCommand(NamedTuple):
 
 COMMANDS: Mapping[str, LazyCommand] = {
     "run": LazyCommand("meguri.commands.run:run", "Feed page events through the pipeline into a data folder."),
+    "build": LazyCommand("meguri.commands.build:build", "Make a data folder of lists of URLs, at once."),
     "top": LazyCommand("meguri.commands.top:top", "List the most important URLs of a data folder."),
     "due": LazyCommand("meguri.commands.due:due", "List what to fetch next."),
     "explain": LazyCommand(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meguri.embedded.run import RunResult
     from meguri_common.bus.port import Message
 
-__all__ = ["run"]
+__all__ = ["disk_errors", "run"]
 
 _EXIT_REJECTED = 1
 _EXIT_UNREADABLE = 3
@@ -107,10 +107,10 @@ def run(
     from meguri.embedded.run import RunOptions, run_inputs  # noqa: PLC0415 - see above
 
     stop = _StopSignals()
-    with _disk_errors(data):
+    with disk_errors(data):
         campaign = open_campaign(data, partitions=partitions, policy=policy, parameters=settings)
     try:
-        with _Reporter(quiet=as_json) as reporter, _disk_errors(data):
+        with _Reporter(quiet=as_json) as reporter, disk_errors(data):
             options = RunOptions(seeds, vouched, stop.asked, reporter.on_input, reporter.on_step)
             result = run_inputs(campaign, inputs, options)
         for problem in result.unreadable:
@@ -126,7 +126,7 @@ def run(
 
 
 @contextmanager
-def _disk_errors(data: Path) -> Iterator[None]:
+def disk_errors(data: Path, way_on: str = "start again: what was committed is kept") -> Iterator[None]:
     """Say in one line which file the disk refused, and what to do."""
     try:
         yield
@@ -136,8 +136,7 @@ def _disk_errors(data: Path) -> Iterator[None]:
         full = problem.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         advice = "Free some space" if full else "Mend that"
         raise DataFolderError(
-            f"{problem.filename or data}: {problem.strerror or problem}. "
-            f"{advice} and start again: what was committed is kept."
+            f"{problem.filename or data}: {problem.strerror or problem}. {advice} and {way_on}."
         ) from problem
 
 

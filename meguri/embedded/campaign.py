@@ -28,15 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.partition import LoadedPartition
     from meguri_common.runtime.service import ServiceSpec
 
-__all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "view_campaign"]
+__all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "service_specs", "view_campaign"]
 
 DEFAULT_PARTITIONS = 8
 _IDENTITY = "campaign/identity"
 _POLICY = "campaign/policy"
 _PARAMETERS = "campaign/parameters"
+_UNFINISHED = "campaign/unfinished"
+"""While this row is there, a command that makes the folder has not come to its end; it holds the command's name."""
 _BUS_FILE = "bus.db"
 
 _WAY_OUT = "Give the folder of a campaign with --data, or start one with: meguri run INPUT --data DIR"
@@ -74,6 +77,16 @@ class Campaign:
             producer.commit()
             producer.close()
 
+    def finish(self) -> None:
+        """What the folder was made of is all there, and durable: from here on it is a campaign like any other."""
+        self.bus.barrier()
+        producer = self.bus.producer("campaign")
+        producer.begin()
+        producer.delete([_UNFINISHED])
+        producer.commit()
+        producer.close()
+        self.bus.barrier()
+
     def close(self) -> None:
         """Let the folder go."""
         self.bus.close()
@@ -85,6 +98,7 @@ def open_campaign(
     partitions: int | None = None,
     policy: Path | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    making: str | None = None,
     now: Callable[[], float] = time.time,
 ) -> Campaign:
     """Open a data folder to write; make it if it is new or empty.
@@ -94,6 +108,8 @@ def open_campaign(
         partitions: number of partitions; fixed by the first run (default there: 8).
         policy: file of the URL policy; fixed by the first run (default there: nothing is folded).
         parameters: parameters to change, by service; what was changed before stays so.
+        making: name of the command that fills a new folder by other means than the inbox, and calls `finish` at the
+            end. Only a new folder will do, or one that the same command has left unfinished: that starts over.
         now: clock, epoch seconds.
 
     Raises:
@@ -123,11 +139,16 @@ def open_campaign(
             producer.begin()
             producer.put(_POLICY, source)
             producer.put(_IDENTITY, identity.encode())
+            if making is not None:
+                producer.put(_UNFINISHED, making.encode())
             producer.commit()
             producer.close()
             bus.barrier()
         else:
+            _check_finished(bus, data, making)
             identity, compiled = _known(bus, known, data, partitions, given)
+            if making is not None:
+                _start_over(LocalFiles(data))
         changed = json.loads(bus.get(_PARAMETERS) or b"{}")
         for service, values in (parameters or {}).items():
             changed[service] = {**changed.get(service, {}), **values}
@@ -150,6 +171,7 @@ def view_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campai
         raise DataFolderError(msg)
     bus = EmbeddedBus(data / _BUS_FILE, topics={}, now=now, read_only=True)
     try:
+        _check_finished(bus, data, None)
         identity, compiled = _known(bus, bus.get(_IDENTITY), data, None, None)
         return _campaign(data, identity, compiled, bus, {}, now)
     except BaseException:
@@ -183,6 +205,29 @@ def _check_unused(data: Path) -> None:
             "Put back a copy of it, or start a new data folder."
         )
         raise DataFolderError(msg)
+
+
+def _check_finished(bus: EmbeddedBus, data: Path, making: str | None) -> None:
+    """Refuse a folder that a command has left half made, and a finished one to a command that makes one."""
+    left = bus.get(_UNFINISHED)
+    if left is None:
+        if making is not None:
+            msg = f"{data}: holds a campaign already, and meguri {making} makes a new one: give a new or empty folder"
+            raise DataFolderError(msg)
+    elif left.decode() != making:
+        msg = (
+            f"{data}: a meguri {left.decode()} into it has not come to its end. Start it again with the same inputs, "
+            "or remove the folder."
+        )
+        raise DataFolderError(msg)
+
+
+def _start_over(files: LocalFiles) -> None:
+    """Remove what an unfinished command has left of shards and snapshots: nobody has been told of it."""
+    for name in files.list("store"):
+        if files.is_folder(f"store/{name}"):
+            files.remove(f"store/{name}")
+    files.remove("state")
 
 
 def _topics(partitions: int) -> dict[str, int]:
@@ -230,6 +275,29 @@ def _campaign(
 ) -> Campaign:
     files = LocalFiles(data)
     around = Surroundings(bus=bus, files=files, identity=identity, now=now, token=lambda: secrets.token_hex(6))
+    specs = service_specs(identity, policy, files, around.token, parameters)
+    return Campaign(data, identity, policy, bus, around, specs, parameters)
+
+
+def service_specs(
+    identity: CampaignIdentity,
+    policy: Policy,
+    files: FileSystem,
+    token: Callable[[], str],
+    parameters: Mapping[str, Mapping[str, Any]],
+) -> tuple[ServiceSpec, ...]:
+    """How canonicalizer, dedup, prioritizer and store are made, in the order in which they step.
+
+    Args:
+        identity: the campaign.
+        policy: its URL policy.
+        files: the data folder.
+        token: a random part of a file name.
+        parameters: what differs from the defaults, by service.
+
+    Raises:
+        ParameterError: a service or parameter is unknown, or a value out of range.
+    """
     digest, count = identity.digest(), identity.partitions
     unknown = sorted(parameters.keys() - {"canonicalizer", "dedup", "prioritizer", "store"})
     if unknown:
@@ -240,11 +308,11 @@ def _campaign(
             canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
             dedup_spec(digest, dict(parameters.get("dedup", {}))),
             prioritizer_spec(digest, count, parameters.get("prioritizer")),
-            store_spec(identity, files, around.token, dict(parameters.get("store", {}))),
+            store_spec(identity, files, token, dict(parameters.get("store", {}))),
         )
         for spec in specs:
             spec.create(0, dict(spec.parameters))
     except (TypeError, ValueError) as problem:
         msg = f"{problem}"
         raise ParameterError(msg) from problem
-    return Campaign(data, identity, policy, bus, around, specs, parameters)
+    return specs
