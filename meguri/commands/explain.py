@@ -23,7 +23,7 @@ _SOURCES = {
     "link": "a page links to it",
     "sitemap": "a sitemap lists it",
     "redirect": "a page redirects to it",
-    "manual": "it was fetched, though nothing that was seen before led there",
+    "manual": "it was fetched or listed, though nothing that was seen before led there",
 }
 
 
@@ -63,7 +63,7 @@ def explain(url: str, data: Path, base: str | None, *, as_json: bool) -> int:
 def page_lines(story: dict[str, Any], asked: str) -> list[str]:
     """What `explain_url` gives, as a page for people."""
     sections: list[tuple[str, _Rows]] = [(safe_text(asked), _verdict(story))]
-    sections.append(("canonical form", [(step["name"], _step(step)) for step in story["steps"]]))
+    sections.append(("canonical form", _steps(story["steps"])))
     if story["ok"]:
         sections.append(("key", _key(story)))
     if story.get("record") is not None:
@@ -97,8 +97,11 @@ def _verdict(story: dict[str, Any]) -> _Rows:
     return rows
 
 
-def _step(step: dict[str, Any]) -> str:
-    return safe_text(step["value"]) if step["changed"] else "(as before)"
+def _steps(steps: list[dict[str, Any]]) -> _Rows:
+    """What each step made of the URL; steps that changed nothing share a line."""
+    idle = [step["name"] for step in steps if not step["changed"]]
+    rows = [(step["name"], safe_text(step["value"])) for step in steps if step["changed"]]
+    return [*rows, ("nothing to do", ", ".join(idle))] if idle else rows
 
 
 def _key(story: dict[str, Any]) -> _Rows:
