@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from meguri.commands.showing import columns, data_option, hour_text, json_option, print_json
+from meguri.commands.showing import HourType, columns, data_option, hour_text, json_option, print_json
 from meguri_common.records import Status
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ __all__ = ["due"]
 @data_option
 @click.option(
     "--now",
-    metavar="HOURS",
-    type=click.IntRange(0, 0xFFFFFFFF),
-    help="The hour to ask for, in hours since 1970; by default that of the latest event.",
+    metavar="HOUR",
+    type=HourType(),
+    help="The hour to ask for: a date (2026-07-01, 2026-07-01T15:00; UTC), hours since 1970, or `now`; by default that"
+    " of the latest event.",
 )
 @click.option("-n", "count", default=20, show_default=True, metavar="N", type=click.IntRange(min=1), help="How many.")
 @click.option("--host", metavar="HOST", help="Only URLs of this host's group (by default its registrable domain).")
@@ -39,7 +40,8 @@ def due(data: Path, now: int | None, count: int, host: str | None, *, by_priorit
     Examples:
       meguri due --data ./meguri-data --by-priority
       meguri due --data ./meguri-data --host example.org -n 100 --json
-      meguri due --data ./meguri-data --now $(( $(date +%s) / 3600 ))
+      meguri due --data ./meguri-data --now now
+      meguri due --data ./meguri-data --now 2026-07-01T15:00
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
     from meguri.embedded.questions import (  # noqa: PLC0415 - --help must not pay for numba
         due_urls,

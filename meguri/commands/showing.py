@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,39 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["columns", "data_option", "hour_text", "json_option", "print_json", "safe_text"]
+__all__ = ["HourType", "columns", "data_option", "hour_text", "json_option", "print_json", "safe_text"]
+
+_LAST_HOUR = 0xFFFFFFFF
+
+
+class HourType(click.ParamType):
+    """An hour since 1970: as a number, as a date with or without a time (UTC where it states no zone), or `now`."""
+
+    name = "hour"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See `click.ParamType`."""
+        try:
+            hour = _hour_of(str(value).strip())
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a number of hours since 1970, nor a date such as 2026-07-01 or 2026-07-01T15:00,"
+                " nor `now`",
+                param,
+                ctx,
+            )
+        if not 0 <= hour <= _LAST_HOUR:
+            self.fail(f"{value!r} is out of range: hours go from 0 (1970) to {_LAST_HOUR}", param, ctx)
+        return hour
+
+
+def _hour_of(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if text == "now":
+        return int(time.time()) // 3600
+    moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) // 3600
 
 
 def data_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,24 @@ def test_due_agrees_with_the_records(small: SimpleNamespace, now: int | None, ho
     if wanted:
         shown = run_command("due", "--data", str(small.data), "-n", "1", *arguments).out.splitlines()
         assert [line.split()[-1] for line in shown] == [wanted[0][-1]]
+
+
+def test_due_takes_dates(small: SimpleNamespace) -> None:
+    moment = datetime.fromtimestamp((HOUR + 30) * 3600 + 59, UTC)
+    for text in (f"{moment:%Y-%m-%dT%H:%M:%S}", f"{moment:%Y-%m-%dT%H:%M:%S}Z", f"{moment:%Y-%m-%d %H:%M}"):
+        assert asked(small.data, "due", "--now", text)["now"] == HOUR + 30
+    before = int(time.time()) // 3600
+    assert before <= asked(small.data, "due", "--now", "now")["now"] <= int(time.time()) // 3600
+    for text in ("tomorrow", "-1", "4294967296", "1969-12-31"):
+        done = run_command("due", "--data", str(small.data), "--now", text)
+        assert done.code == 2
+        assert text in done.err
+
+
+def test_explain_names_only_the_steps_that_did_something(small: SimpleNamespace) -> None:
+    page = run_command("explain", "HTTP://example.org:80/a?utm_source=x", "--data", str(small.data)).out
+    steps = page.split("canonical form\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in steps] == ["resolve", "query", "nothing"]
 
 
 def test_due_refuses_what_is_no_host(small: SimpleNamespace) -> None:
