@@ -38,6 +38,13 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "canonicalize": LazyCommand(
         "meguri.commands.canonicalize:canonicalize", "Show the canonical form and the key of URLs."
     ),
+    "publish": LazyCommand("meguri.commands.publish:publish", "Publish page events to a fleet on Kafka."),
+    "topics": LazyCommand("meguri.commands.topics:topics", "Make a campaign's topics on Kafka, or check them."),
+    "lag": LazyCommand("meguri.commands.lag:lag", "Say what the fleet has still to read."),
+    "tail": LazyCommand("meguri.commands.tail:tail", "Show the last messages of a topic, decoded."),
+    "rejects": LazyCommand("meguri.commands.rejects:rejects", "List events that were rejected, or publish them anew."),
+    "replay": LazyCommand("meguri.commands.replay:replay", "Publish events of a span of the past anew."),
+    "config": LazyCommand("meguri.commands.config:config", "Show the settings of the fleet."),
     "events": LazyCommand("meguri.commands.events:events", "Make page events out of what is at hand."),
 }
 

@@ -1,0 +1,200 @@
+"""The cluster as the commands see it: brokers, topics, positions. Errors of the client become ours here."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from meguri.fleet.topics import FoundTopic
+from meguri_common.errors import BrokerUnreachable, BusError, TopicMismatch
+from meguri_common.kafka import kafka_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from meguri.fleet.topics import TopicPlan
+    from meguri_common.config import KafkaSettings
+
+__all__ = ["Cluster", "client_errors", "quiet_logger"]
+
+_OLD_BROKER_SETTINGS = ("inter.broker.protocol.version", "zookeeper.connect")
+"""Settings that every broker before 4.0 has, and none since."""
+
+
+def quiet_logger() -> logging.Logger:
+    """Where a client's own log goes: to `logging`, not to standard error. Its errors are raised."""
+    logger = logging.getLogger("meguri.kafka")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger
+
+
+@contextmanager
+def client_errors(doing: str) -> Iterator[None]:
+    """Turn errors of the client into `BusError`.
+
+    Args:
+        doing: what failed, for the message.
+    """
+    kafka = kafka_module()
+    try:
+        yield
+    except kafka.KafkaException as problem:
+        error = problem.args[0]
+        kind = BrokerUnreachable if error.name() in {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"} else BusError
+        msg = f"{doing}: {error.str()}"
+        raise kind(msg) from problem
+
+
+class Cluster:
+    """A connection to ask and to change what the cluster is."""
+
+    def __init__(self, kafka: KafkaSettings, *, timeout: float = 15.0) -> None:
+        """Take the settings; the first question connects.
+
+        Args:
+            kafka: where the brokers are.
+            timeout: seconds that a question may take.
+
+        Raises:
+            ConfigError: no broker is given.
+            MissingExtra: there is no Kafka client.
+            BusError: the client doesn't take a setting.
+        """
+        self.settings = kafka
+        self._timeout = timeout
+        self._admin_module = kafka_module("confluent_kafka.admin")
+        self._kafka = kafka_module()
+        self._problems: list[str] = []
+        config = kafka.client_config()
+        with client_errors("the settings for Kafka"):
+            self._admin = self._admin_module.AdminClient(
+                {**config, "error_cb": lambda error: self._problems.append(error.str())}, logger=quiet_logger()
+            )
+
+    def brokers(self) -> int:
+        """How many there are.
+
+        Raises:
+            BrokerUnreachable: none answers.
+        """
+        return len(self._metadata().brokers)
+
+    def check_version(self) -> None:
+        """Refuse brokers before 4.0: the transactions here rest on what 4.0 brought.
+
+        Raises:
+            BusError: a broker is older.
+            BrokerUnreachable: none answers.
+        """
+        resources = self._admin_module.ConfigResource
+        for number in sorted(self._metadata().brokers):
+            asked = resources(resources.Type.BROKER, str(number))
+            with client_errors(f"broker {number}: its settings can't be read"):
+                config = self._result(self._admin.describe_configs([asked], request_timeout=self._timeout))
+            old = next((name for name in _OLD_BROKER_SETTINGS if name in config), None)
+            if old is not None:
+                version = config[old].value if old == _OLD_BROKER_SETTINGS[0] else "before 4.0"
+                msg = f"broker {number} is Kafka {version}; 4.0 or newer is needed"
+                raise BusError(msg)
+
+    def topics(self, names: Sequence[str]) -> dict[str, FoundTopic]:
+        """Those of some topics that are there, with all their settings."""
+        metadata = self._metadata().topics
+        there = [name for name in names if name in metadata]
+        resources = self._admin_module.ConfigResource
+        asked = [resources(resources.Type.TOPIC, name) for name in there]
+        found = {}
+        answers = self._admin.describe_configs(asked, request_timeout=self._timeout) if asked else {}
+        for resource, answer in answers.items():
+            with client_errors(f"{resource.name}: its settings can't be read"):
+                config = {name: entry.value for name, entry in answer.result().items()}
+            partitions = metadata[resource.name].partitions
+            found[resource.name] = FoundTopic(
+                len(partitions), max(len(each.replicas) for each in partitions.values()), config
+            )
+        return found
+
+    def create(self, plans: Sequence[TopicPlan]) -> list[str]:
+        """Make topics.
+
+        Returns:
+            Names of those that were made; one that another has made meanwhile isn't among them.
+        """
+        new = [
+            self._admin_module.NewTopic(plan.topic, plan.partitions, plan.replication, config=dict(plan.config))
+            for plan in plans
+        ]
+        made = []
+        answers = self._admin.create_topics(new, operation_timeout=self._timeout) if new else {}
+        for name, answer in answers.items():
+            try:
+                answer.result()
+                made.append(name)
+            except self._kafka.KafkaException as problem:
+                if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    msg = f"{name} can't be made: {problem.args[0].str()}"
+                    raise BusError(msg) from problem
+        return made
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic.
+
+        Raises:
+            TopicMismatch: there is no such topic.
+        """
+        found = self._metadata().topics.get(topic)
+        if found is None:
+            msg = f"{topic}: there is no such topic. Make the campaign's topics with: meguri topics create"
+            raise TopicMismatch(msg)
+        return len(found.partitions)
+
+    def ends(self, topic: str) -> list[tuple[int, int]]:
+        """First offset kept and the one behind the last, transaction markers included, of each partition."""
+        count = self.partitions(topic)
+        spec = self._admin_module.OffsetSpec
+        first, last = (self._offsets(topic, count, where) for where in (spec.earliest(), spec.latest()))
+        return list(zip(first, last, strict=True))
+
+    def committed(self, group: str, topic: str, count: int) -> list[int | None]:
+        """The group's stable positions; None where it never committed."""
+        places = [self._kafka.TopicPartition(topic, number) for number in range(count)]
+        asked = self._kafka.ConsumerGroupTopicPartitions(group, places)
+        with client_errors(f"the positions of {group} can't be read"):
+            answer = self._result(
+                self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=self._timeout)
+            )
+        found = {place.partition: place.offset for place in answer.topic_partitions}
+        return [found[number] if found.get(number, -1) >= 0 else None for number in range(count)]
+
+    def members(self, group: str) -> int:
+        """How many instances are in a group."""
+        with client_errors(f"the group {group} can't be described"):
+            found = self._result(self._admin.describe_consumer_groups([group], request_timeout=self._timeout))
+        return len(found.members)
+
+    def _offsets(self, topic: str, count: int, where: Any) -> list[int]:
+        asked = {self._kafka.TopicPartition(topic, number): where for number in range(count)}
+        with client_errors(f"{topic}: its offsets can't be read"):
+            answers = self._admin.list_offsets(
+                asked,
+                isolation_level=self._kafka.IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout,
+            )
+            found = {place.partition: answer.result().offset for place, answer in answers.items()}
+        return [found[number] for number in range(count)]
+
+    def _metadata(self) -> Any:
+        try:
+            return self._admin.list_topics(timeout=self._timeout)
+        except self._kafka.KafkaException as problem:
+            self._admin.poll(0.1)
+            why = self._problems[-1] if self._problems else problem.args[0].str()
+            msg = f"no broker answers at {self.settings.bootstrap} within {self._timeout:g} s: {why}"
+            raise BrokerUnreachable(msg) from problem
+
+    @staticmethod
+    def _result(answers: dict[Any, Any]) -> Any:
+        (answer,) = answers.values()
+        return answer.result()
