@@ -22,6 +22,10 @@ __all__ = ["Outputs", "cut_batch"]
 
 def cut_batch(batch: pa.RecordBatch, limit: int = ENVELOPE_LIMIT) -> Iterator[pa.RecordBatch]:
     """Consecutive slices of at most `limit` bytes of rows each; a larger row travels alone."""
+    if batch.nbytes <= limit:  # never less than the rows' bytes, and far cheaper to ask
+        if batch.num_rows:
+            yield batch
+        return
     ends = np.cumsum(row_sizes(batch))
     start = 0
     while start < batch.num_rows:

@@ -55,14 +55,18 @@ def list_array(offsets: NDArray[np.int32], values: NDArray[Any]) -> pa.ListArray
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     """Bytes that each row takes in an envelope, without the fixed overhead; shape (rows,) i64."""
     sizes = np.zeros(batch.num_rows, np.int64)
+    fixed = 0
     for column in batch.columns:
         kind = column.type
         if pa.types.is_binary(kind):
-            sizes += np.diff(binary_parts(column)[0]) + 4
+            sizes += np.diff(binary_parts(column)[0])
+            fixed += 4
         elif pa.types.is_fixed_size_list(kind):
-            sizes += kind.list_size * kind.value_type.bit_width // 8
+            fixed += kind.list_size * kind.value_type.bit_width // 8
         elif pa.types.is_list(kind):
-            sizes += np.diff(list_parts(column)[0]).astype(np.int64) * (kind.value_type.bit_width // 8) + 4
+            sizes += np.diff(list_parts(column)[0]).astype(np.int64) * (kind.value_type.bit_width // 8)
+            fixed += 4
         else:
-            sizes += kind.bit_width // 8
+            fixed += kind.bit_width // 8
+    sizes += fixed
     return sizes
