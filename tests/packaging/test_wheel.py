@@ -18,6 +18,7 @@ PACKAGES = {
     "meguri_canonicalizer",
     "meguri_common",
     "meguri_dedup",
+    "meguri_monitor",
     "meguri_prioritizer",
     "meguri_store",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from meguri_common.kafka import kafka_module
 from meguri_common.topics import TELEMETRY
 
 if TYPE_CHECKING:
@@ -43,29 +44,30 @@ class KafkaEmitter:
 
     def __init__(
         self,
-        bootstrap: str,
-        settings: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any],
+        topic: str = TELEMETRY,
         *,
         client: Callable[[dict[str, Any]], _Client] | None = None,
     ) -> None:
         """Connect in the background; a broker that can't be reached is no error here.
 
         Args:
-            bootstrap: HOST:PORT of brokers, separated by commas.
-            settings: librdkafka's, for TLS and SASL.
+            config: librdkafka's settings: where the brokers are, TLS and SASL.
+            topic: name on the cluster of `meguri.telemetry`.
             client: makes the producer (default: confluent_kafka's).
-        """
-        if client is None:
-            from confluent_kafka import Producer  # noqa: PLC0415 - an optional dependency
 
-            client = Producer
-        self._client = client({**_SETTINGS, **(settings or {}), "bootstrap.servers": bootstrap, "error_cb": _log_error})
+        Raises:
+            MissingExtra: confluent-kafka isn't installed.
+        """
+        make = client or kafka_module().Producer
+        self._topic = topic
+        self._client: _Client = make({**config, **_SETTINGS, "error_cb": _log_error})
 
     def send(self, key: str, message: bytes) -> bool:
         """Queue a message; False if the queue is full, since the broker is slow or away."""
         self._client.poll(0)
         try:
-            self._client.produce(TELEMETRY, key=key.encode(), value=message)
+            self._client.produce(self._topic, key=key.encode(), value=message)
         except BufferError:
             return False
         return True
