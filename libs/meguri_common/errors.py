@@ -20,6 +20,7 @@ __all__ = [
     "EnvelopeError",
     "Fenced",
     "FilterBuildError",
+    "IncompatiblePolicy",
     "InputUnreadable",
     "ManifestError",
     "MeguriError",
@@ -29,6 +30,8 @@ __all__ = [
     "ParameterError",
     "ParametersChanged",
     "PolicyError",
+    "PositionGone",
+    "RecordError",
     "RestoreRefused",
     "TelemetryUnreadable",
     "TopicMismatch",
@@ -104,6 +107,19 @@ class DeliveryFailed(BusError):
     """Events were not acknowledged; says how many, and why the first one wasn't."""
 
 
+class PositionGone(BusError):
+    """A position to read from isn't in the log: trimmed, cut short, or the topic was made anew."""
+
+    def __init__(self, message: str, source: object) -> None:
+        super().__init__(message)
+        self.source = source
+        """The partition, a `bus.port.TopicPartition`."""
+
+
+class MessageTooLarge(MeguriError):
+    """A message has more bytes than the bus takes."""
+
+
 class EnvelopeError(MeguriError):
     """An internal message can't be decoded: unknown version, another campaign, or damaged."""
 
@@ -130,6 +146,14 @@ class CorruptGeneration(MeguriError):
 
 class OrderViolation(MeguriError):
     """Rows that must be in store order step backwards; names both rows."""
+
+
+class RecordError(MeguriError):
+    """A record can't be taken over; names file, row and field."""
+
+
+class IncompatiblePolicy(MeguriError):
+    """Records were keyed under another URL policy; names the first that this one would key otherwise."""
 
 
 class ManifestError(MeguriError):

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from meguri_common.records import CRAWL_DELAY_UNSET, NO_DEPTH, Source, Status
-from meguri_common.wire.columns import binary_array, binary_parts, numbers
+from meguri_common.records import NO_DEPTH, Source, Status
+from meguri_common.wire.columns import binary_array
 from meguri_store.compact import Changes, publish_generation
 from meguri_store.external_sort import LEAST_MEMORY, ROWS, ExternalSort
-from meguri_store.hosts import GROUPINGS
+from meguri_store.host_rows import HostRows
 from meguri_store.merge import CHUNK_ROWS
-from meguri_store.schema import DEFAULT_CRAWL_DELAY, HOST_SCHEMA, URL_SCHEMA, filled
-from meguri_store.spill import SpillFile, read_block
+from meguri_store.schema import DEFAULT_CRAWL_DELAY, URL_SCHEMA, filled
+from meguri_store.spill import SpillFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from meguri_common.runtime.files import FileSystem
     from meguri_store.compact import Compacted
     from meguri_store.external_sort import SortedRuns
-    from meguri_store.spill import Block
 
 __all__ = ["DEFAULT_MEMORY", "LEAST_MEMORY", "BulkLoad", "Stamps", "build_shard", "new_urls"]
 
@@ -40,7 +38,6 @@ DEFAULT_MEMORY = 256 << 20
 """Bytes of the sort buffer."""
 
 _FOLDER = ".build-"
-_HOSTS = pa.schema([("host_key", pa.uint64()), ("host_group", pa.string()), ("first_row", pa.uint64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +204,20 @@ def build_shard(
     path = f"{load_folder}/hosts-{partition:05d}"
     files.remove(path)
     with SpillFile(files, path) as spill:
-        hosts = _HostRows(spill)
+        hosts = HostRows(spill)
 
         def records() -> Iterator[pa.Table]:
             for batch in runs.merged(files, partition):
                 hosts.add(batch)
                 yield _records(batch, stamps)
 
+        facts = {"crawl_delay": stamps.crawl_delay, "url_budget": stamps.url_budget, "depth_cap": stamps.depth_cap}
+
         made = publish_generation(
             files,
             partition,
             records(),
-            lambda: hosts.records(files, identity.group_by, stamps),
+            lambda: hosts.records(files, identity.group_by, facts),
             lambda: Changes(hosts.urls, 0, 0),
             expected=runs.rows(partition),
             offset=0,
@@ -234,61 +233,3 @@ def _records(batch: pa.RecordBatch, stamps: Stamps) -> pa.Table:
     stated: dict[str, Any] = {name: batch.column(name) for name in ROWS.names if name in URL_SCHEMA.names}
     stated["url"] = batch.column("url").cast(pa.string())
     return filled(URL_SCHEMA, batch.num_rows, {**stated, "status": int(stamps.status)})
-
-
-class _HostRows:
-    """Hosts as their URLs pass, kept on disk until all have."""
-
-    def __init__(self, spill: SpillFile) -> None:
-        self._spill = spill
-        self._blocks: list[Block] = []
-        self._starts: list[int] = []
-        self._last: int | None = None
-        self.urls = 0
-        """URLs that passed."""
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Pass the next rows in store order."""
-        host = numbers(batch, "host_key")
-        begins = np.flatnonzero(np.append(self._last is None or int(host[0]) != self._last, host[1:] != host[:-1]))
-        if len(begins):
-            first_row = (begins + self.urls).astype(np.uint64)
-            columns = [pa.array(host[begins]), _groups(batch, begins), pa.array(first_row)]
-            self._blocks.append(self._spill.append(pa.RecordBatch.from_arrays(columns, schema=_HOSTS)))
-            self._starts.append(int(first_row[0]))
-        self._last = int(host[-1])
-        self.urls += batch.num_rows
-
-    def records(self, files: FileSystem, group_by: str, stamps: Stamps) -> Iterator[pa.Table]:
-        """Host records in order."""
-        self._spill.flush()
-        for block, end in zip(self._blocks, [*self._starts[1:], self.urls], strict=True):
-            batch = read_block(files, block, _HOSTS)
-            group = batch.column("host_group")
-            domain = pa.nulls(len(group), pa.string())
-            if group_by == "registrable":
-                domain = pc.if_else(pc.match_substring_regex(group, r"^\[|[0-9]$"), domain, group)
-            stated = {
-                "host_key": batch.column("host_key"),
-                "host_group": group,
-                "grouping": GROUPINGS.index(group_by),
-                "registrable_domain": domain,
-                "crawl_delay": stamps.crawl_delay,
-                "crawl_delay_set": CRAWL_DELAY_UNSET,
-                "crawl_delay_stated": CRAWL_DELAY_UNSET,
-                "url_budget": stamps.url_budget,
-                "url_count": np.diff(numbers(batch, "first_row"), append=np.uint64(end)).astype(np.uint32),
-                "depth_cap": stamps.depth_cap,
-                "first_row": batch.column("first_row"),
-            }
-            yield filled(HOST_SCHEMA, batch.num_rows, stated)
-
-
-def _groups(batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.StringArray:
-    """Host groups in the URLs of some rows."""
-    offsets, data = binary_parts(batch.column("url"))
-    size = numbers(batch, "group_len")[rows].astype(np.int64)
-    end = np.append(0, np.cumsum(size))
-    begin = offsets[rows].astype(np.int64) + numbers(batch, "group_at")[rows]
-    text = data[np.arange(end[-1]) + np.repeat(begin - end[:-1], size)]
-    return binary_array(end.astype(np.int32), text).cast(pa.string())
