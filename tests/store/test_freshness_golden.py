@@ -8,15 +8,14 @@ import struct
 import pytest
 
 from meguri_store.freshness import (
-    START_TAU,
     Freshness,
-    WaterLevel,
     estimate,
     host_share,
     next_due,
     target_interval,
     value_density,
 )
+from meguri_store.water_level import START_TAU, WaterLevel
 
 RULES = Freshness()
 

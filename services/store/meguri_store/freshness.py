@@ -19,18 +19,12 @@ import numpy as np
 __all__ = [
     "COMPILED",
     "MOST_HOURS",
-    "RATE_UNIT",
-    "START_TAU",
-    "TICK_EVERY",
     "Freshness",
-    "WaterLevel",
     "estimate",
     "gap_gain",
     "host_share",
-    "moved_tau",
     "next_due",
     "refresh_rate",
-    "scheduled_units",
     "target_interval",
     "value_density",
 ]
@@ -38,16 +32,6 @@ __all__ = [
 MOST_HOURS = 0xFFFFFFFF
 """The last hour that a record can hold."""
 
-RATE_UNIT = 1 << 32
-"""Scheduled rates are summed in this many parts of one fetch an hour, as whole numbers: no order changes the sum."""
-
-TICK_EVERY = 4096
-"""Reschedules from one tick of the water level to the next."""
-
-START_TAU = 1e-6
-_FLOOR = 1e-12
-_UP, _DOWN = 1.05, 0.95
-_HIGH, _LOW = 1.02, 0.98
 _SERIES_BELOW = 0.05
 _SERIES_TERMS = 9
 _HALVINGS = 40
@@ -204,42 +188,6 @@ def next_due(last_crawled: int, interval: float, path_key: int, now: int, rules:
     return min(due, MOST_HOURS)
 
 
-def scheduled_units(last_crawled: int, due: int) -> int:
-    """The rate at which a record is scheduled to be fetched, in parts (`RATE_UNIT`) of one fetch an hour."""
-    return RATE_UNIT // max(due - last_crawled, 1)
-
-
-def moved_tau(tau: float, rate: float, budget: float) -> float:
-    """The price of a refresh after a tick: up while more is scheduled than the budget, down while less is.
-
-    Args:
-        tau: the price before.
-        rate: scheduled fetches an hour.
-        budget: fetches an hour; 0 or less: the price never moves.
-    """
-    if budget <= 0:
-        return tau
-    if rate > _HIGH * budget:
-        tau *= _UP
-    elif rate < _LOW * budget:
-        tau *= _DOWN
-    return max(tau, _FLOOR)
-
-
-class WaterLevel:
-    """The price of a refresh, regulated so that a partition's scheduled fetches meet its budget."""
-
-    def __init__(self, budget: float, tau: float = START_TAU) -> None:
-        """With a budget in fetches an hour; 0 or less: the price stays."""
-        self.budget = budget
-        self.tau = tau
-
-    def tick(self, rate: float) -> float:
-        """Regulate by the rate (fetches an hour) scheduled at present; gives the new price."""
-        self.tau = moved_tau(self.tau, rate, self.budget)
-        return self.tau
-
-
 COMPILED = (
     _clamped,
     estimate,
@@ -249,7 +197,5 @@ COMPILED = (
     refresh_rate,
     target_interval,
     next_due,
-    scheduled_units,
-    moved_tau,
 )
 """What the kernels compile: they call nothing that isn't here."""

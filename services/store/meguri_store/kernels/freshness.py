@@ -8,24 +8,16 @@ import numpy as np
 from numba.extending import register_jitable
 
 from meguri_common.kernels.jit import kernel
-from meguri_store import freshness
-from meguri_store.freshness import (
-    RATE_UNIT,
-    TICK_EVERY,
-    Freshness,
-    estimate,
-    moved_tau,
-    next_due,
-    scheduled_units,
-    target_interval,
-)
+from meguri_store import freshness, water_level
+from meguri_store.freshness import Freshness, estimate, next_due, target_interval
+from meguri_store.water_level import RATE_UNIT, TICK_EVERY, moved_tau, scheduled_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["estimate_rates", "schedule"]
 
-for _function in freshness.COMPILED:
+for _function in (*freshness.COMPILED, *water_level.COMPILED):
     register_jitable(_function)
 
 
@@ -56,7 +48,7 @@ def estimate_rates(
 def schedule(
     row: NDArray[np.int64],
     rescheduled: NDArray[np.bool_],
-    units: NDArray[np.int64],
+    parts: NDArray[np.int64],
     hour: NDArray[np.uint32],
     rate: NDArray[np.float32],
     priority: NDArray[np.float32],
@@ -73,7 +65,7 @@ def schedule(
     Args:
         row: which of `held` each event is about, (e,).
         rescheduled: whether it is a fetch after which the URL is scheduled anew, (e,).
-        units: else, the URL's scheduled rate afterwards in parts of one fetch an hour (`RATE_UNIT`), (e,).
+        parts: else, the URL's scheduled rate afterwards, in parts (`RATE_UNIT`) of one fetch an hour, (e,).
         hour: of the fetch, (e,).
         rate: estimated changes an hour, (e,).
         priority: of the URL at that time, (e,).
@@ -91,13 +83,13 @@ def schedule(
     tau, total, count = level
     for event in range(row.size):
         url = row[event]
-        after = units[event]
+        after = parts[event]
         if rescheduled[event]:
             now = int(np.int64(hour[event]))
             interval = target_interval(float(priority[event]), float(rate[event]), tau, share[event], rules)
             at = next_due(now, interval, path[event], now, rules)
             due[event] = at
-            after = scheduled_units(now, at)
+            after = scheduled_parts(now, at)
         total += after - held[url]
         held[url] = after
         if rescheduled[event]:
