@@ -13,7 +13,7 @@ import zstandard
 
 from meguri_common.wire.columns import binary_parts
 from meguri_store.column_chunks import Chunk, read_chunks
-from meguri_store.kernels.encoding import pack_deltas, packed_bound, split_prefixes
+from meguri_store.kernels.encoding import dictionary_codes, pack_bits, pack_deltas, packed_bound, split_prefixes
 from meguri_store.thrift import Struct, Wire, encode_struct
 
 if TYPE_CHECKING:
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDERED", "encode_columns"]
 
-ORDERED = frozenset({"host_key", "url", "first_row"})
-"""Columns whose values are in order, at least in parts: written as differences."""
-_SPREAD = frozenset({"priority", "content_fp", "simhash", "etag", "lambda", "host_score", "host_group", "robots"})
-"""Columns of mostly distinct values, for which a dictionary is no gain."""
+ORDERED = frozenset({"host_key", "first_row"})
+"""Columns of numbers in order: written as differences."""
+_TEXTS = frozenset({"url", "host_group"})
 _COUNTED = frozenset({"host_key", "next_due"})
 """Columns of which the footer states least and greatest value, for tools that skip row groups by them."""
 
 _LEVEL = 3
+_MOST_ENTRIES = 1 << 16
+"""Span of values up to which a dictionary is looked up by value."""
 _UNCOMPRESSED, _ZSTD = 0, 6
-_PLAIN, _RLE, _DELTA_NUMBERS, _DELTA_TEXTS, _DICTIONARY_CODES = 0, 3, 5, 7, 8
+_PLAIN, _RLE, _DELTA_NUMBERS, _DELTA_TEXTS, _DICTIONARY_CODES, _SPLIT_BYTES = 0, 3, 5, 7, 8, 9
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _INT32, _INT64, _FLOAT, _BYTES = 1, 2, 4, 6
 _WORD = struct.Struct("<I")
@@ -47,13 +48,17 @@ def encode_columns(table: pa.Table, names: Iterable[str]) -> dict[str, Chunk]:
         single = _constant(column)
         if single is not None:
             chunk = _constant_chunk(name, column, single)
-        elif name == "url":
+        elif name in _TEXTS:
             chunk = _texts(name, column)
-        elif name in ORDERED:
-            chunk = _numbers(name, column)
-        else:
+        elif not pa.types.is_primitive(column.type):
             others.append(name)
             continue
+        elif name in ORDERED:
+            chunk = _differences(name, column)
+        elif pa.types.is_floating(column.type):
+            chunk = _floats(name, column)
+        else:
+            chunk = _numbers(name, column)
         chunks[name] = chunk
     if others:
         chunks.update(_by_arrow(table.select(others)))
@@ -68,7 +73,7 @@ def _by_arrow(table: pa.Table) -> dict[str, Chunk]:
     with pq.ParquetWriter(
         sink,
         table.schema.remove_metadata(),
-        use_dictionary=[name for name in table.column_names if name not in _SPREAD],
+        use_dictionary=False,
         compression="zstd",
         compression_level=_LEVEL,
         write_statistics=False,
@@ -109,13 +114,46 @@ def _constant_chunk(name: str, column: pa.Array, single: bytes) -> Chunk:
     return _chunk(name, kind, encodings, len(column), [dictionary, page], _UNCOMPRESSED)
 
 
-def _numbers(name: str, column: pa.Array) -> Chunk:
+def _differences(name: str, column: pa.Array) -> Chunk:
     values = column.to_numpy().view(np.int64)
     out = np.empty(packed_bound(len(values)), np.uint8)
     body = out[: pack_deltas(_fixed(values), out)]
-    packed = zstandard.ZstdCompressor(_LEVEL).compress(body.data)
-    page = _page(packed, len(values), _DELTA_NUMBERS, body.size)
-    return _chunk(name, _INT64, [_DELTA_NUMBERS, _RLE], len(values), [page], _ZSTD)
+    return _packed(name, _INT64, [_DELTA_NUMBERS, _RLE], len(values), body)
+
+
+def _numbers(name: str, column: pa.Array) -> Chunk:
+    """Few distinct values: numbers of a dictionary's entries; many: the values as they are."""
+    values = column.to_numpy()
+    if values.dtype.itemsize > _WORD.size:
+        return _packed(name, _INT64, [_PLAIN, _RLE], len(values), values.view(np.uint8))
+    values = values.astype(np.uint32, copy=False)
+    # 0 means "none" or "never" in most columns, and stands far from the other values.
+    least = int(values.min()) or int(np.min(values, where=values > 0, initial=values.max()))
+    span = int(values.max()) - least + 2
+    if span > _MOST_ENTRIES:
+        return _packed(name, _INT32, [_PLAIN, _RLE], len(values), values.view(np.uint8))
+    places, entries = np.full(span, -1, np.int32), np.empty(span, np.uint32)
+    codes = np.empty(len(values), np.uint32)
+    count = dictionary_codes(_fixed(values), np.uint32(least), places, entries, codes)
+    width = (count - 1).bit_length()
+    groups = -(-len(values) // 8)
+    head = bytes([width]) + _varint(groups << 1 | 1)
+    out = np.zeros(len(head) + groups * width + 8, np.uint8)
+    out[: len(head)] = np.frombuffer(head, np.uint8)
+    pack_bits(codes, width, out[len(head) :])
+    dictionary = _compressed(entries[:count].view(np.uint8))
+    about = {1: (Wire.I32, count), 2: (Wire.I32, _PLAIN)}
+    first = _headed(dictionary, _DICTIONARY_PAGE, {7: (Wire.STRUCT, about)}, 4 * count)
+    body = out[: len(head) + groups * width]
+    page = _page(_compressed(body), len(values), _DICTIONARY_CODES, body.size)
+    return _chunk(name, _INT32, [_PLAIN, _RLE, _DICTIONARY_CODES], len(values), [first, page], _ZSTD)
+
+
+def _floats(name: str, column: pa.Array) -> Chunk:
+    """The first bytes of all values, then the second ones, ...: exponents repeat, the rest hardly does."""
+    values = column.to_numpy()
+    split = np.ascontiguousarray(values.view(np.uint8).reshape(len(values), values.dtype.itemsize).T).ravel()
+    return _packed(name, _FLOAT, [_SPLIT_BYTES, _RLE], len(values), split)
 
 
 def _texts(name: str, column: pa.Array) -> Chunk:
@@ -129,10 +167,17 @@ def _texts(name: str, column: pa.Array) -> Chunk:
     first = pack_deltas(_fixed(prefixes), out)
     first += pack_deltas(_fixed(lengths), out[first:])
     out[first : first + size] = rests[:size]
-    body = out[: first + size]
-    packed = zstandard.ZstdCompressor(_LEVEL).compress(body.data)
-    page = _page(packed, count, _DELTA_TEXTS, body.size)
-    return _chunk(name, _BYTES, [_DELTA_TEXTS, _RLE], count, [page], _ZSTD)
+    return _packed(name, _BYTES, [_DELTA_TEXTS, _RLE], count, out[: first + size])
+
+
+def _compressed(body: NDArray[np.uint8]) -> bytes:
+    return zstandard.ZstdCompressor(_LEVEL).compress(body.data)
+
+
+def _packed(name: str, kind: int, encodings: list[int], values: int, body: NDArray[np.uint8]) -> Chunk:
+    """A chunk of one compressed page, in the first of the encodings."""
+    page = _page(_compressed(body), values, encodings[0], body.size)
+    return _chunk(name, kind, encodings, values, [page], _ZSTD)
 
 
 def _fixed(values: NDArray[Any]) -> NDArray[Any]:

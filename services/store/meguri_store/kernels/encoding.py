@@ -1,7 +1,7 @@
-"""Parquet's delta encodings of numbers and of texts in order.
+"""Parquet's encodings: differences of numbers and of texts in order, and numbers of a dictionary's entries.
 
 Method: the Apache Parquet format, "Encodings": DELTA_BINARY_PACKED with blocks of 128 values in four miniblocks, and
-DELTA_BYTE_ARRAY, which states of each text how much of it repeats the one before.
+DELTA_BYTE_ARRAY, which states of each text how much of it repeats the one before; bit packing of the hybrid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meguri_common.kernels.memory import load64, store64
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PACKED_SLACK", "pack_deltas", "packed_bound", "split_prefixes"]
+__all__ = ["PACKED_SLACK", "dictionary_codes", "pack_bits", "pack_deltas", "packed_bound", "split_prefixes"]
 
 _BLOCK = 128
 _MINIBLOCK = 32
@@ -140,3 +140,55 @@ def split_prefixes(
             done += 1
         written += rest
     return written
+
+
+@kernel
+def dictionary_codes(
+    values: NDArray[np.uint32],
+    least: np.uint32,
+    places: NDArray[np.int32],
+    entries: NDArray[np.uint32],
+    codes: NDArray[np.uint32],
+) -> int:
+    """Number the distinct values in the order in which they first come.
+
+    Args:
+        values: (n,), 0, or from `least` to `least + places.size - 2`.
+        least: the least value that isn't 0.
+        places: -1 everywhere; is used up.
+        entries: the distinct values, filled in; has room for `places.size`.
+        codes: the number of each value, filled in, (n,).
+
+    Returns:
+        How many distinct values there are.
+    """
+    count = 0
+    for row in range(values.size):
+        place = values[row] - least + np.uint32(1) if values[row] else np.uint32(0)
+        code = places[place]
+        if code < 0:
+            code = count
+            places[place] = code
+            entries[code] = values[row]
+            count += 1
+        codes[row] = code
+    return count
+
+
+@kernel
+def pack_bits(codes: NDArray[np.uint32], width: int, out: NDArray[np.uint8]) -> None:
+    """Write `width` bits, 1 to 32, of each code (n,), lowest first; `out` has room for them and 8 bytes."""
+    held = np.uint64(0)
+    filled = 0
+    at = 0
+    for row in range(codes.size):
+        value = np.uint64(codes[row])
+        held |= value << np.uint64(filled)
+        filled += width
+        if filled >= 64:
+            store64(out, at, held)
+            at += 8
+            filled -= 64
+            held = value >> np.uint64(width - filled) if filled else np.uint64(0)
+    if filled:
+        store64(out, at, held)
