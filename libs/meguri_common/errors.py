@@ -6,6 +6,11 @@ at the edge where they occur.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = [
     "BrokerUnreachable",
     "BusError",
@@ -105,6 +110,11 @@ class TopicMismatch(BusError):
 
 class DeliveryFailed(BusError):
     """Events were not acknowledged; says how many, and why the first one wasn't."""
+
+    def __init__(self, message: str, undelivered: Sequence[bytes] = ()) -> None:
+        super().__init__(message)
+        self.undelivered = tuple(undelivered)
+        """Messages of one or more lines that may not have arrived; empty if they are still being sent."""
 
 
 class PositionGone(BusError):
