@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meguri.embedded.inputs import InputStream
     from meguri_common.bus.port import RowBus
 
-__all__ = ["Ingest", "operator_events"]
+__all__ = ["Ingest", "operator_events", "too_long_reject"]
 
 
 def operator_events(seeds: Sequence[str], vouched: Sequence[str]) -> bytes:
@@ -68,7 +68,7 @@ class Ingest:
     def _publish(self, name: str, chunks: Iterator[bytes]) -> bool:
         for bundle in self._until_stopped(bundles(chunks, self._ledger)):
             row, value = bundle.row
-            rejects = [_too_long(bundle, name)] if bundle.too_long else []
+            rejects = [too_long_reject(bundle, name)] if bundle.too_long else []
             cut = self._driver.publish(
                 None if bundle.too_long else self._message(bundle, name),
                 {row: value},
@@ -90,8 +90,8 @@ class Ingest:
         return OutMessage(bundle.data, headers, int(self._now()))
 
 
-def _too_long(bundle: Bundle, name: str) -> bytes:
-    """A reject for a line that never became a message."""
+def too_long_reject(bundle: Bundle, name: str) -> bytes:
+    """The reject for a line that is too long to become a message."""
     return encode_reject(
         RejectRecord(
             at_service="publisher",

@@ -411,9 +411,20 @@ def test_rejects_say_where_they_came_from() -> None:
         (b'{"file":"x"}', None, 1),
         (b'{"file":"x","line":"y"}', None, 1),
         (b'{"attempts":2}', None, 3),
+        (b'{"file":"x","lines":[[7,1]]}', {"file": "x", "line": 7}, 1),
+        (b'{"file":"x","lines":[[7,-1]]}', None, 1),
+        (b'{"file":"x","lines":[]}', None, 1),
     ]:
         _, (reject,) = step(b"{}", headers=headers)
         assert (reject["origin"], reject["attempts"]) == (origin, attempts)
+
+
+def test_rejects_of_a_message_that_was_put_together_of_scattered_lines_name_the_right_one() -> None:
+    headers = b'{"file":"crawl.jsonl","lines":[[3,2],[9,1],[20,3]]}'
+    _, rejects = step(*[b'{"url": 7}'] * 7, headers=headers)
+    assert [reject["line"] for reject in rejects] == list(range(7))
+    numbers = [reject["origin"] and reject["origin"]["line"] for reject in rejects]
+    assert numbers == [3, 4, 9, 20, 21, 22, None]
 
 
 def test_unusable_urls_are_named() -> None:

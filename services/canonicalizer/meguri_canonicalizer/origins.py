@@ -19,11 +19,22 @@ __all__ = ["reject_messages"]
 
 
 class _Headers(msgspec.Struct):
-    """What a publisher may say about a message: the file, the number of its first line there, earlier attempts."""
+    """What a publisher may say about a message: the file, where its lines stand there, earlier attempts."""
 
     file: str | None = None
     line: int | None = None
+    """Number of its first line, if they follow one another."""
+    lines: list[tuple[int, int]] | None = None
+    """Else runs of lines: the number of the first, and how many."""
     attempts: int = 0
+
+    def number(self, position: int) -> int | None:
+        """Number in the file of a line of the message, from 1; None if the publisher didn't say."""
+        for first, count in self.lines or ():
+            if position < count:
+                return first + position
+            position -= count
+        return None if self.line is None else self.line + position
 
 
 _HEADERS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Headers)
@@ -45,9 +56,8 @@ def reject_messages(
     for line, position in zip(lines, found.positions_in_messages(lines), strict=True):
         reason, detail = rejects[line]
         stated = headers[found.message_of[line]]
-        origin = None
-        if stated.file is not None and stated.line is not None:
-            origin = Origin(file=stated.file, line=stated.line + position)
+        number = stated.number(position)
+        origin = None if stated.file is None or number is None else Origin(file=stated.file, line=number)
         record = RejectRecord(
             at_service="canonicalizer",
             topic=PAGES,
@@ -69,4 +79,5 @@ def _headers(blob: bytes) -> _Headers:
         headers: _Headers = _HEADERS.decode(blob)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _Headers()
-    return headers if headers.attempts >= 0 else _Headers()
+    sound = headers.attempts >= 0 and all(first >= 0 and count >= 0 for first, count in headers.lines or ())
+    return headers if sound else _Headers()
