@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from meguri_common.records import ParkReason, Status, UpdateField
 from meguri_common.wire.columns import numbers
 from meguri_store.fold import FOLDED, first_hour, fold_visits
 from meguri_store.schema import URL_SCHEMA
+from meguri_store.water_level import scheduled_rates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,23 +20,56 @@ if TYPE_CHECKING:
     from meguri_store.delta import Patches
     from meguri_store.fold import FoldRules
 
-__all__ = ["APPLIED", "CRAWLED", "FAILED", "patch_rows"]
+__all__ = ["APPLIED", "CRAWLED", "FAILED", "PATCHED", "Events", "patch_columns", "patch_rows"]
 
 APPLIED, CRAWLED, FAILED = 1, 2, 3
 """What became of a visit: folded, folded as a crawl, folded as a failure; 0 = its URL isn't known (yet)."""
 
+PATCHED = (*FOLDED, "priority", "depth")
+"""Numeric columns of a record that operations read or change."""
+
 _NOTHING = -1
 
 
-class _Patcher:
-    """Distinct rows of a chunk, while their operations are applied."""
+@dataclass(frozen=True)
+class Events:
+    """What a schedule by worth has to know of each outcome, filled in when it is folded; all (outcomes,)."""
 
-    def __init__(self, chunk: pa.Table, rows: NDArray[np.int64], patches: Patches) -> None:
+    row: NDArray[np.int64]
+    """Which row it was folded into; -1 none."""
+    rescheduled: NDArray[np.bool_]
+    parts: NDArray[np.int64]
+    """Scheduled rate of the URL afterwards, where it wasn't rescheduled (see `water_level`)."""
+    hour: NDArray[np.uint32]
+    rate: NDArray[np.float32]
+    """Estimated changes an hour."""
+    priority: NDArray[np.float32]
+    """Of the URL at that time."""
+
+    @classmethod
+    def blank(cls, outcomes: int) -> Events:
+        """Of outcomes none of which is folded yet."""
+        return cls(
+            np.full(outcomes, -1, np.int64),
+            np.zeros(outcomes, np.bool_),
+            np.zeros(outcomes, np.int64),
+            np.zeros(outcomes, np.uint32),
+            np.zeros(outcomes, np.float32),
+            np.zeros(outcomes, np.float32),
+        )
+
+
+class _Patcher:
+    """Distinct rows, while their operations are applied."""
+
+    def __init__(self, columns: dict[str, NDArray[Any]], patches: Patches, events: Events | None = None) -> None:
         self.patches = patches
-        self.columns = {name: chunk.column(name).to_numpy()[rows] for name in (*FOLDED, "priority", "depth")}
-        self.etag = np.full(len(rows), _NOTHING, np.int64)  # outcome whose etag counts; NOTHING: the stored one
-        self.redirect = np.full(len(rows), _NOTHING, np.int64)
-        self.cleared = np.zeros(len(rows), np.bool_)  # no redirect, where none is taken over
+        self.columns = columns
+        rows = len(columns["status"])
+        self.etag = np.full(rows, _NOTHING, np.int64)  # outcome whose etag counts; NOTHING: the stored one
+        self.redirect = np.full(rows, _NOTHING, np.int64)
+        self.cleared = np.zeros(rows, np.bool_)  # no redirect, where none is taken over
+        self._events = events
 
     def set_last(self, target: NDArray[np.int64], update: NDArray[np.int64], name: str, field: UpdateField) -> None:
         """Set a column to what the last of the updates that speak of it says; `target` ascends."""
@@ -43,6 +78,19 @@ class _Patcher:
         last = np.ones(len(target), np.bool_)
         last[:-1] = target[1:] != target[:-1]
         self.columns[name][target[last]] = numbers(self.patches.updates, name)[update[last]]
+
+    def note_priorities(self, target: NDArray[np.int64], visit: NDArray[np.bool_], row: NDArray[np.int64]) -> None:
+        """For each visit, the priority that its URL has by then; `target` ascends, operations are in inbox order."""
+        assert self._events is not None
+        places = np.arange(len(target))
+        fields = numbers(self.patches.updates, "fields")
+        speaks = np.zeros(len(target), np.bool_)
+        speaks[~visit] = fields[row[~visit]] & UpdateField.PRIORITY != 0
+        last = np.maximum.accumulate(np.where(speaks, places, -1))
+        said = last >= np.searchsorted(target, target)
+        priority = self.columns["priority"][target]
+        priority[said] = numbers(self.patches.updates, "priority")[row[last[said]]]
+        self._events.priority[row[visit]] = priority[visit]
 
     def update(self, target: NDArray[np.int64], update: NDArray[np.int64]) -> None:
         """Release or revive distinct rows."""
@@ -60,7 +108,12 @@ class _Patcher:
         self.columns["retry_count"][target[revived]] = 0
 
     def visit(
-        self, target: NDArray[np.int64], outcome: NDArray[np.int64], rules: FoldRules, verdicts: NDArray[np.uint8]
+        self,
+        target: NDArray[np.int64],
+        outcome: NDArray[np.int64],
+        rules: FoldRules,
+        due: NDArray[np.uint32] | None,
+        verdicts: NDArray[np.uint8],
     ) -> None:
         """Fold one visit into each of distinct rows."""
         folded = fold_visits(
@@ -69,6 +122,7 @@ class _Patcher:
             self.patches.has_etag[outcome],
             self.patches.has_redirect[outcome],
             rules,
+            None if due is None else due[outcome],
         )
         for name, values in folded.records.items():
             self.columns[name][target] = values
@@ -77,6 +131,13 @@ class _Patcher:
         self.redirect[target[folded.drops_redirect]] = _NOTHING
         self.cleared[target[folded.drops_redirect]] = True
         verdicts[outcome] = np.where(folded.crawled, CRAWLED, np.where(folded.failed, FAILED, APPLIED))
+        if self._events is not None:
+            new = folded.records
+            self._events.row[outcome] = target
+            self._events.rescheduled[outcome] = folded.rescheduled
+            self._events.parts[outcome] = scheduled_rates(new["status"], new["last_crawled"], new["next_due"])
+            self._events.hour[outcome] = new["last_crawled"]
+            self._events.rate[outcome] = new["lambda"]
 
 
 def patch_rows(
@@ -86,6 +147,7 @@ def patch_rows(
     patches: Patches,
     rules: FoldRules,
     verdicts: NDArray[np.uint8],
+    due: NDArray[np.uint32] | None = None,
 ) -> pa.Table:
     """Apply the operations on a chunk's rows.
 
@@ -97,19 +159,64 @@ def patch_rows(
         patches: what was said.
         rules: parameters of the fold.
         verdicts: what became of each outcome, filled in; (outcomes,).
+        due: hour of the next fetch after each outcome, where URLs are rescheduled by worth; (outcomes,).
     """
     rows = np.flatnonzero(keys >= 0)
-    key = keys[rows]
-    length = patches.start[key + 1] - patches.start[key]
-    target = np.repeat(np.arange(len(rows)), length)
-    first = np.cumsum(length) - length
-    operation = np.arange(len(target)) - first[target] + patches.start[key][target]
-    counts = patches.number[operation] > admitted[rows][target]
-    target, operation = target[counts], operation[counts]
+    target, operation = _counting(keys[rows], admitted[rows], patches)
     if not len(target):
         return chunk
+    patcher = _Patcher({name: chunk.column(name).to_numpy()[rows] for name in PATCHED}, patches)
+    _apply(patcher, target, operation, rules, due, verdicts)
+    return _patched(chunk, rows, patcher)
 
-    patcher = _Patcher(chunk, rows, patches)
+
+def patch_columns(
+    columns: dict[str, NDArray[Any]],
+    keys: NDArray[np.int64],
+    admitted: NDArray[np.int64],
+    patches: Patches,
+    rules: FoldRules,
+    verdicts: NDArray[np.uint8],
+) -> Events:
+    """Apply the operations on rows of which each bears a key, and say what a schedule by worth has to know.
+
+    Args:
+        columns: `PATCHED`, changed in place; the hours of the next fetch aren't the ones to come. (n,)
+        keys: as `patch_rows` takes them, none of them -1.
+        admitted: as `patch_rows` takes them.
+        patches: what was said.
+        rules: parameters of the fold.
+        verdicts: what became of each outcome, filled in; (outcomes,).
+    """
+    events = Events.blank(patches.outcomes.num_rows)
+    target, operation = _counting(keys, admitted, patches)
+    patcher = _Patcher(columns, patches, events)
+    patcher.note_priorities(target, patches.visit[operation], patches.row[operation])
+    _apply(patcher, target, operation, rules, np.ones(patches.outcomes.num_rows, np.uint32), verdicts)
+    return events
+
+
+def _counting(
+    keys: NDArray[np.int64], admitted: NDArray[np.int64], patches: Patches
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Operations that count, by row and in inbox order: which row each is about, and which one it is."""
+    length = patches.start[keys + 1] - patches.start[keys]
+    target = np.repeat(np.arange(len(keys)), length)
+    first = np.cumsum(length) - length
+    operation = np.arange(len(target)) - first[target] + patches.start[keys][target]
+    counts = patches.number[operation] > admitted[target]
+    return target[counts], operation[counts]
+
+
+def _apply(
+    patcher: _Patcher,
+    target: NDArray[np.int64],
+    operation: NDArray[np.int64],
+    rules: FoldRules,
+    due: NDArray[np.uint32] | None,
+    verdicts: NDArray[np.uint8],
+) -> None:
+    patches = patcher.patches
     visit, row = patches.visit[operation], patches.row[operation]
     patcher.set_last(target[~visit], row[~visit], "priority", UpdateField.PRIORITY)
     patcher.set_last(target[~visit], row[~visit], "depth", UpdateField.DEPTH)
@@ -130,8 +237,7 @@ def patch_rows(
         if not seen.all():
             patcher.update(target[now[~seen]], row[now[~seen]])
         if seen.any():
-            patcher.visit(target[now[seen]], row[now[seen]], rules, verdicts)
-    return _patched(chunk, rows, patcher)
+            patcher.visit(target[now[seen]], row[now[seen]], rules, due, verdicts)
 
 
 def _patched(chunk: pa.Table, rows: NDArray[np.int64], patcher: _Patcher) -> pa.Table:
