@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 import orjson
 
+from meguri.commands.stopping import EXIT_BY_SIGNAL, StopSignals
 from meguri_common.errors import DataFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import FrameType
 
     from rich.progress import Progress, TaskID
 
@@ -31,7 +30,6 @@ __all__ = ["disk_errors", "run"]
 
 _EXIT_REJECTED = 1
 _EXIT_UNREADABLE = 3
-_EXIT_BY_SIGNAL = 128
 _TOP = 10
 _QUIET_SECONDS = 10.0
 
@@ -106,7 +104,7 @@ def run(
     from meguri.embedded.campaign import open_campaign  # noqa: PLC0415 - --help must not pay for numba
     from meguri.embedded.run import RunOptions, run_inputs  # noqa: PLC0415 - see above
 
-    stop = _StopSignals()
+    stop = StopSignals()
     with disk_errors(data):
         campaign = open_campaign(data, partitions=partitions, policy=policy, parameters=settings)
     try:
@@ -147,24 +145,6 @@ def _compiled() -> bool:
     folder = os.environ.get("NUMBA_CACHE_DIR")
     places = [Path(folder)] if folder else [Path(place) for place in kernels.__path__]
     return any(next(place.rglob("*.nbi"), None) for place in places)
-
-
-class _StopSignals:
-    """SIGTERM and SIGINT as a question; a second SIGINT interrupts at once."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    def asked(self) -> bool:
-        """Whether one of them came."""
-        return self.received != 0
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
 
 
 class _Reporter:
@@ -240,9 +220,9 @@ def _warn(result: RunResult, data: Path) -> None:
         click.echo("meguri: stopped in order; the same command goes on from here", err=True)
 
 
-def _exit_code(result: RunResult, stop: _StopSignals) -> int:
+def _exit_code(result: RunResult, stop: StopSignals) -> int:
     if result.stopped:
-        return _EXIT_BY_SIGNAL + stop.received
+        return EXIT_BY_SIGNAL + stop.received
     if result.unreadable:
         return _EXIT_UNREADABLE
     return _EXIT_REJECTED if result.this_run["events_rejected"] else 0

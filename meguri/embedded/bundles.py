@@ -66,6 +66,11 @@ class Ledger:
         """Prefix of the steps that start behind content of this length and digest."""
         return f"{_PREFIX}{length:016x}-{digest}/"
 
+    @staticmethod
+    def place(row: str) -> int:
+        """Length of the content before the step that a row stands for."""
+        return int(row.removeprefix(_PREFIX).partition("-")[0], 16)
+
     def steps(self, length: int, digest: str) -> list[tuple[int, str]]:
         """(length, digest) of the content behind each bundle published after this content, longest first."""
         prefix = self.key(length, digest)
