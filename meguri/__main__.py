@@ -20,11 +20,14 @@ from meguri_common.errors import (
     CorruptGeneration,
     CorruptSnapshot,
     DataFolderError,
+    IncompatiblePolicy,
     InputUnreadable,
     ManifestError,
     MeguriError,
+    OrderViolation,
     ParameterError,
     PolicyError,
+    RecordError,
     RestoreRefused,
 )
 
@@ -32,7 +35,7 @@ __all__ = ["exit_code_of", "main"]
 
 _CODES: tuple[tuple[type[MeguriError] | tuple[type[MeguriError], ...], int], ...] = (
     ((ParameterError, PolicyError), 2),
-    (InputUnreadable, 3),
+    ((InputUnreadable, RecordError, OrderViolation, IncompatiblePolicy), 3),
     ((DataFolderError, RestoreRefused, BusError, CorruptSnapshot, CorruptGeneration, CorruptFilter, ManifestError), 4),
     (MeguriError, 70),
 )

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "stats": LazyCommand("meguri.commands.stats:stats", "Sum up a data folder."),
     "export": LazyCommand("meguri.commands.export:export", "Write the frontier out, row for row."),
+    "import": LazyCommand("meguri.commands.import_records:import_records", "Make a data folder of exported records."),
     "inspect": LazyCommand("meguri.commands.inspect:inspect", "Look into the files of a data folder and verify them."),
     "canonicalize": LazyCommand(
         "meguri.commands.canonicalize:canonicalize", "Show the canonical form and the key of URLs."
@@ -44,6 +45,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "tail": LazyCommand("meguri.commands.tail:tail", "Show the last messages of a topic, decoded."),
     "rejects": LazyCommand("meguri.commands.rejects:rejects", "List events that were rejected, or publish them anew."),
     "replay": LazyCommand("meguri.commands.replay:replay", "Publish events of a span of the past anew."),
+    "monitor": LazyCommand("meguri.commands.monitor:monitor", "Show the fleet live on a web page."),
     "config": LazyCommand("meguri.commands.config:config", "Show the settings of the fleet."),
     "events": LazyCommand("meguri.commands.events:events", "Make page events out of what is at hand."),
 }

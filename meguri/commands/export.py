@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
-import orjson
 
 from meguri.commands.events import OUTPUT_SUFFIXES, open_output
 from meguri.commands.showing import data_option
@@ -22,11 +21,9 @@ if TYPE_CHECKING:
 
     from meguri.embedded.view import View
 
-__all__ = ["Wanted", "export", "jsonl_lines", "tables_of"]
+__all__ = ["Wanted", "export", "tables_of"]
 
 _STATUSES = {status.name.lower(): status for status in Status}
-_LINES = 4096
-"""Rows whose lines are made and written at once."""
 
 
 class Wanted(NamedTuple):
@@ -77,8 +74,9 @@ def export(
     """Write the frontier out, row for row, in the order of the store: by host key, then URL.
 
     Every column of the records, codes as numbers. Keys and fingerprints are unsigned numbers in Parquet and 16 hex
-    digits in JSON Lines; first_row of a host counts from the beginning of its partition. Equal campaigns give equal
-    JSON Lines. A file appears under its name when all of it is there.
+    digits in JSON Lines, where octets that are no UTF-8 are {"hex": "..."}; first_row of a host counts from the
+    beginning of its partition. Equal campaigns give equal JSON Lines. meguri import makes a data folder of either. A
+    file appears under its name when all of it is there.
 
     \b
     Statuses: discovered, scheduled, ready, in_flight, crawled, due_recrawl, gone, excluded_robots,
@@ -150,20 +148,6 @@ def tables_of(view: View, number: int, wanted: Wanted) -> Iterator[pa.Table]:
     view.forget()
 
 
-def jsonl_lines(table: pa.Table) -> Iterator[bytes]:
-    """JSON Lines of records, some thousand at a time."""
-    from meguri.embedded.questions import plain_values  # noqa: PLC0415 - --help must not pay for it
-
-    names = table.column_names
-    for start in range(0, table.num_rows, _LINES):
-        part = table.slice(start, _LINES)
-        values = [plain_values(name, part.column(name)) for name in names]
-        rows = zip(*values, strict=True)
-        yield b"".join(
-            orjson.dumps(dict(zip(names, row, strict=True)), option=orjson.OPT_APPEND_NEWLINE) for row in rows
-        )
-
-
 def _partitions(view: View, host: int | None) -> list[int]:
     from meguri_common.keys import partition_of  # noqa: PLC0415 - imports numpy, which --help must not pay for
 
@@ -193,10 +177,12 @@ def _outputs(
 
 
 def _write_jsonl(path: Path | None, tables: Iterable[pa.Table]) -> None:
+    from meguri.embedded.record_lines import record_lines  # noqa: PLC0415 - --help must not pay for pyarrow
+
     try:
         with open_output(path) as write:
             for table in tables:
-                for lines in jsonl_lines(table):
+                for lines in record_lines(table):
                     write(lines)
     except MeguriError as problem:
         if isinstance(problem.__cause__, OSError) and path is not None:

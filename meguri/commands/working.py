@@ -81,6 +81,15 @@ class WorkProgress:
         elif self._stream is not None:
             self._line(f"{self._stream.name}: {rows:,} rows read")
 
+    def on_records(self, what: str, rows: int) -> None:
+        """As many records of a kind have been read."""
+        if self._bar is not None:
+            if self._task is None or self._bar.tasks[self._task].description != what:
+                self._task = self._bar.add_task(what, total=None)
+            self._bar.update(self._task, completed=rows)
+        else:
+            self._line(f"{rows:,} {what} read")
+
     def on_shard(self, result: ShardResult[Any], count: int) -> None:
         """A shard has ended, of so many."""
         if self._bar is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meguri_store.external_sort import SortedRuns
     from meguri_store.pool import ShardResult
 
-__all__ = ["BuildOptions", "Built", "build_folder"]
+__all__ = ["BuildOptions", "Built", "build_folder", "host_facts"]
 
 _BUDGET = ("base_budget", "per_in_link", "min_budget", "max_budget")
 
@@ -121,7 +121,8 @@ def build_folder(
     try:
         hour = options.now if options.now is not None else hours(int(now()))
         built = Built(str(data), campaign.identity.partitions, hour)
-        stamps = _stamps(campaign, hour)
+        facts = host_facts(campaign)
+        stamps = Stamps(hour, url_budget=facts["url_budget"], depth_cap=facts["depth_cap"])
         with BulkLoad(campaign.around.files, campaign.identity, token=token, memory=options.memory) as load:
             _read(campaign, load, inputs, stamps, options, built)
             runs = load.finish()
@@ -169,8 +170,8 @@ def _read(
     built.lines, built.refused = reader.lines, reader.refused
 
 
-def _stamps(campaign: Campaign, hour: int) -> Stamps:
-    """Stamps of a campaign: its hosts have the budget of those that nobody links to."""
+def host_facts(campaign: Campaign) -> dict[str, int]:
+    """What holds of all new hosts of a campaign: the budget of one that nobody links to, the depth cap."""
     given = campaign.spec("prioritizer").parameters
     budget = update_budget(0, **{name: given[name] for name in _BUDGET})
-    return Stamps(hour, url_budget=budget, depth_cap=given["depth_cap"])
+    return {"url_budget": budget, "depth_cap": given["depth_cap"]}

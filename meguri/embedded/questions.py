@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,6 @@ __all__ = [
     "due_urls",
     "group_of",
     "latest_hour",
-    "plain_values",
     "record_document",
     "records_of",
     "top_urls",
@@ -35,7 +33,6 @@ __all__ = [
 DUE_STATUSES = (Status.SCHEDULED, Status.READY, Status.CRAWLED, Status.DUE_RECRAWL)
 """Statuses in which a URL can be due."""
 _KEYS = ("host_key", "path_key", "content_fp", "simhash")
-_TEXTS = ("etag", "robots")
 
 
 def top_urls(
@@ -154,17 +151,12 @@ def group_of(text: str, policy: Policy) -> tuple[str, int]:
     raise ValueError(msg)
 
 
-def plain_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """A column of records as JSON has it: keys and fingerprints as 16 hex digits, bytes as the text they are.
-
-    An address is written as addresses are; entity tags and robots.txt are UTF-8, octets that aren't are escaped.
-    """
-    values: list[Any] = column.to_pylist()
-    return [_plain(name, value) for value in values] if name in {*_KEYS, *_TEXTS, "ip"} else values
-
-
 def record_document(row: dict[str, Any]) -> dict[str, Any]:
-    """A URL record as answers show it: as `plain_values`, and codes by their names (`reason` null where not parked)."""
+    """A URL record as answers show it.
+
+    Keys and fingerprints are 16 hex digits, entity tags the text that they are in UTF-8 (octets that aren't are
+    escaped), codes their names; `reason` is null where the URL isn't parked.
+    """
     out = {name: _plain(name, value) for name, value in row.items()}
     for name, kind in (("status", Status), ("source", Source), ("reason", ParkReason)):
         if name in out:
@@ -177,9 +169,7 @@ def _plain(name: str, value: Any) -> Any:
         return None
     if name in _KEYS:
         return f"{value:016x}"
-    if name in _TEXTS:
-        return value.decode("utf-8", "backslashreplace")
-    return str(ipaddress.ip_address(value)) if name == "ip" else value
+    return value.decode("utf-8", "backslashreplace") if name == "etag" else value
 
 
 def _due_of_host(loaded: LoadedPartition, host: int, now: int) -> pa.Table:

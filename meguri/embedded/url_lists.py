@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from meguri_canonicalizer.batch import CanonicalColumns
     from meguri_canonicalizer.policy import Policy
     from meguri_store.bulk_load import Stamps
 
-__all__ = ["LINE_LIMIT", "ListReader", "Refused"]
+__all__ = ["LINE_LIMIT", "ListReader", "Refused", "canonical_columns"]
 
 LINE_LIMIT = 1 << 20
 """Bytes of a line; a longer one holds no URL."""
@@ -29,7 +30,7 @@ LINE_LIMIT = 1 << 20
 _BLOCK = 2 << 20
 _PADDING = bytes(16)
 _EXAMPLES = 5
-_NO_BASE = BaseColumns(np.frombuffer(_PADDING, np.uint8), np.zeros(2, np.int64))
+_PAGE = 1 << 20
 _NEWLINE = 10
 _SPACES = b" \t\r\v\f"
 
@@ -130,8 +131,7 @@ class ListReader:
     ) -> pa.RecordBatch:
         count = len(offsets) - 1
         self.lines += count
-        # One page holds fewer bytes than are too much for one.
-        out = self._canonicalizer.run(LinkColumns(text, offsets, np.zeros(count, np.int32)), _NO_BASE)
+        out = canonical_columns(self._canonicalizer, text, offsets)
         refused = np.bincount(out.reject, minlength=len(LINK_REJECT_REASONS) + 1).tolist()
         for reason, number in zip(LINK_REJECT_REASONS, refused[1:], strict=True):
             if number:
@@ -147,6 +147,22 @@ class ListReader:
             self._stamps,
             {name: values[good] for name, values in stated.items()},
         )
+
+
+def canonical_columns(
+    canonicalizer: BatchCanonicalizer, text: NDArray[np.uint8], offsets: NDArray[np.int64]
+) -> CanonicalColumns:
+    """Canonical URLs of texts without a base.
+
+    Args:
+        canonicalizer: of the campaign's policy.
+        text: their bytes, with 16 more behind them.
+        offsets: where each begins, (n + 1,).
+    """
+    # A page's links are bounded in bytes: these are on pages that hold too few for that.
+    page = (offsets[:-1] - offsets[0]) // _PAGE
+    bases = BaseColumns(np.frombuffer(_PADDING, np.uint8), np.zeros(int(page[-1]) + 2 if len(page) else 1, np.int64))
+    return canonicalizer.run(LinkColumns(text, offsets, page.astype(np.int32)), bases)
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

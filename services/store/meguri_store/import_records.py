@@ -5,6 +5,7 @@ Nothing is corrected on the way. Records that step backwards, or contradict them
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -31,23 +32,39 @@ if TYPE_CHECKING:
     from meguri_store.compact import Compacted
     from meguri_store.spill import SpillFile
 
-__all__ = ["GROUP_COLUMNS", "GivenHosts", "HostStream", "MadeHosts", "RecordStream", "import_shard"]
+__all__ = ["GROUP_COLUMNS", "GivenHosts", "HostStream", "MadeHosts", "Place", "RecordStream", "import_shard"]
 
 GROUP_COLUMNS = ("group_at", "group_len")
 """Columns beside those of `URL_SCHEMA` that `MadeHosts` needs: place of the host group in the URL, u16."""
 
 
+@dataclass
+class Place:
+    """Where in which file a table begins."""
+
+    file: str = "records"
+    row: int = 0
+
+    def of(self, row: int) -> str:
+        """A row of the table, in words."""
+        return f"{self.file}: row {self.row + row}"
+
+
 class _Stream:
     """Tables in store order, checked, and dealt out by partition in ascending order."""
 
-    def __init__(self, tables: Iterable[pa.Table], partitions: int, name: str) -> None:
+    def __init__(self, tables: Iterable[pa.Table], partitions: int, place: Place | None = None) -> None:
+        """Begin.
+
+        Args:
+            tables: of any size.
+            partitions: the campaign's.
+            place: kept by whoever makes the tables: where the last one that was given begins.
+        """
         self._tables = iter(tables)
         self._partitions = partitions
         self._pending: pa.Table | None = None
-        self.name = name
-        """Of the source, for messages."""
-        self.rows = 0
-        """Rows read so far."""
+        self.place = place or Place()
 
     def of(self, partition: int) -> Iterator[pa.Table]:
         """The rows of the next partition that is asked for.
@@ -73,15 +90,15 @@ class _Stream:
             if table.num_rows:
                 self._pending = table.combine_chunks()
                 self._check(self._pending)
-                self.rows += table.num_rows
         return self._pending
 
     def _check(self, table: pa.Table) -> None:
         raise NotImplementedError
 
     def _violation(self, row: int, before: str, after: str) -> OrderViolation:
+        other = self.place.of(row - 1) if row else "the last row before it"
         return OrderViolation(
-            f"{self.name}: row {row} ({after}) isn't above row {row - 1} ({before}): records must be in store order, "
+            f"{self.place.of(row)} ({after}) isn't above {other} ({before}): records must be in store order, "
             "by host key, then URL, each of them once"
         )
 
@@ -89,10 +106,7 @@ class _Stream:
 class RecordStream(_Stream):
     """URL records, in tables of `URL_SCHEMA`, with or without `GROUP_COLUMNS` behind."""
 
-    def __init__(self, tables: Iterable[pa.Table], partitions: int, name: str = "records") -> None:
-        """Begin; `name` is that of the source, for messages."""
-        super().__init__(tables, partitions, name)
-        self._last: tuple[int, str] | None = None
+    _last: tuple[int, str] | None = None
 
     def _check(self, table: pa.Table) -> None:
         host = _fixed(table.column("host_key").to_numpy())
@@ -103,26 +117,23 @@ class RecordStream(_Stream):
             return int(host[row]), url[row].as_py()
 
         if self._last is not None and key(0) <= self._last:
-            raise self._violation(self.rows, _text(self._last), _text(key(0)))
+            raise self._violation(0, _text(self._last), _text(key(0)))
         row = unordered_row(host, offsets, data)
         if row < len(host):
-            raise self._violation(self.rows + row, _text(key(row - 1)), _text(key(row)))
+            raise self._violation(row, _text(key(row - 1)), _text(key(row)))
         self._last = key(len(host) - 1)
         for field, what, bad in _contradictions(table):
             if bad.any():
                 at = int(np.argmax(bad))
                 value = table.column(field)[at].as_py()
-                msg = f"{self.name}: row {self.rows + at} ({url[at].as_py()}): {field} {value} {what}"
+                msg = f"{self.place.of(at)} ({url[at].as_py()}): {field} {value} {what}"
                 raise RecordError(msg)
 
 
 class HostStream(_Stream):
     """Host records, in tables of `HOST_SCHEMA`."""
 
-    def __init__(self, tables: Iterable[pa.Table], partitions: int, name: str = "host records") -> None:
-        """Begin; `name` is that of the source, for messages."""
-        super().__init__(tables, partitions, name)
-        self._last = -1
+    _last = -1
 
     def _check(self, table: pa.Table) -> None:
         host = table.column("host_key").to_numpy()
@@ -130,11 +141,11 @@ class HostStream(_Stream):
         if bad.any():
             at = int(np.argmax(bad))
             before = self._last if at == 0 else int(host[at - 1])
-            raise self._violation(self.rows + at, f"{before:016x}", f"{host[at]:016x}")
+            raise self._violation(at, f"{before:016x}", f"{host[at]:016x}")
         self._last = int(host[-1])
         unknown = table.column("grouping").to_numpy() >= len(GROUPINGS)
         if unknown.any():
-            msg = f"{self.name}: row {self.rows + int(np.argmax(unknown))}: has a grouping that nobody knows"
+            msg = f"{self.place.of(int(np.argmax(unknown)))}: has a grouping that nobody knows"
             raise RecordError(msg)
 
 
@@ -153,10 +164,9 @@ class Hosts(Protocol):
 class GivenHosts:
     """Host records as given; only the row at which a host's URLs begin is told anew."""
 
-    def __init__(self, tables: Iterator[pa.Table], name: str) -> None:
-        """Of `HOST_SCHEMA`, in order; `name` is that of the source."""
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        """Of `HOST_SCHEMA`, in order."""
         self._tables = tables
-        self._name = name
         self._host: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
         self._row: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
         self._last: int | None = None
@@ -188,7 +198,7 @@ class GivenHosts:
             yield table.set_column(place, HOST_SCHEMA.field(place), pa.array(row[at].astype(np.uint64)))
         if not met.all():
             missing = int(host[int(np.argmin(met))])
-            msg = f"{self._name}: no record of host {missing:016x}, which has URLs: give all host records, or none"
+            msg = f"there is no host record of {missing:016x}, which has URLs: give all host records, or none"
             raise RecordError(msg)
 
 
