@@ -10,27 +10,37 @@ import xxhash
 from meguri_common.errors import CorruptFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
-__all__ = ["BLOB_VERSION", "BlobKind", "open_blob", "seal_blob"]
+__all__ = ["BLOB_VERSION", "CHECKSUM_SIZE", "BlobKind", "blob_parts", "open_blob", "seal_blob"]
 
 BLOB_VERSION = 1
-_CHECKSUM_SIZE = 8
-_SMALLEST = 2 + _CHECKSUM_SIZE
+CHECKSUM_SIZE = 8
+_SMALLEST = 2 + CHECKSUM_SIZE
 
 
 class BlobKind(IntEnum):
     """What a blob's byte 1 says."""
 
     BLOOM = 0
+    RIBBON = 1
+    SHARDED_RIBBON = 2
 
 
-def seal_blob(*parts: Buffer) -> bytes:
-    """Join a header, that begins with version and kind, and payloads, and add the xxh64 of them all."""
+def blob_parts(*parts: Buffer) -> Iterator[Buffer]:
+    """A header, that begins with version and kind, and payloads, followed by the xxh64 of them all."""
     checksum = xxhash.xxh64()
     for part in parts:
         checksum.update(part)
-    return b"".join([*parts, checksum.intdigest().to_bytes(_CHECKSUM_SIZE, "little")])
+        yield part
+    yield checksum.intdigest().to_bytes(CHECKSUM_SIZE, "little")
+
+
+def seal_blob(*parts: Buffer) -> bytes:
+    """The same in one piece."""
+    return b"".join(blob_parts(*parts))
 
 
 def open_blob(blob: Buffer) -> tuple[BlobKind, memoryview]:
@@ -43,8 +53,8 @@ def open_blob(blob: Buffer) -> tuple[BlobKind, memoryview]:
     if view.nbytes < _SMALLEST:
         msg = f"filter blob of {view.nbytes} bytes is cut short: the frame alone takes {_SMALLEST}"
         raise CorruptFilter(msg)
-    body = view[:-_CHECKSUM_SIZE]
-    if xxhash.xxh64_intdigest(body) != int.from_bytes(view[-_CHECKSUM_SIZE:], "little"):
+    body = view[:-CHECKSUM_SIZE]
+    if xxhash.xxh64_intdigest(body) != int.from_bytes(view[-CHECKSUM_SIZE:], "little"):
         msg = f"filter blob of {view.nbytes} bytes doesn't fit its checksum: it is cut short or altered"
         raise CorruptFilter(msg)
     if body[0] != BLOB_VERSION:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from meguri_common.filters.blob import BlobKind, open_blob
 from meguri_common.filters.bloom import Filter
+from meguri_common.filters.ribbon import RibbonFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 __all__ = ["ResidentFilter", "unmarshal_filter"]
-
-_LOADERS = {BlobKind.BLOOM: Filter.load}
 
 
 class ResidentFilter(Protocol):
@@ -36,6 +37,13 @@ class ResidentFilter(Protocol):
     def maybe_contains_batch(self, host: NDArray[np.uint64], path: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Of each key whether it may be in; shapes (n,)."""
         ...
+
+
+_LOADERS: dict[BlobKind, Callable[[Buffer], ResidentFilter]] = {
+    BlobKind.BLOOM: Filter.load,
+    BlobKind.RIBBON: RibbonFilter.load,
+    BlobKind.SHARDED_RIBBON: RibbonFilter.load,
+}
 
 
 def unmarshal_filter(blob: Buffer) -> ResidentFilter:

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["count_trailing_zeros", "load64", "popcount", "prefetch", "store64"]
+__all__ = ["band_parities", "count_trailing_zeros", "load64", "popcount", "prefetch", "store64"]
 
 
 @intrinsic
@@ -79,3 +79,32 @@ def popcount(typing_context, value):
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def band_parities(typing_context, words, index, stride, first, second, third):
+    """Eight parities at once: bit j is that of the bits that three masks leave of three words of a column.
+
+    Column j is words `index + j`, `index + stride + j` and `index + 2 * stride + j` of a u32 array; the u32 masks
+    `first`, `second` and `third` belong to them in this order. Reads 8 words at each of the three places.
+    """
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector = ir.VectorType(ir.IntType(32), 8)
+        unset = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(vector, [0] * 8)
+        at = arguments[1]
+        left = zeros
+        for mask in arguments[3:]:
+            pointer = builder.bitcast(builder.gep(data, [at]), ir.PointerType(vector))
+            spread = builder.insert_element(unset, mask, ir.Constant(ir.IntType(32), 0))
+            spread = builder.shuffle_vector(spread, unset, zeros)
+            left = builder.xor(left, builder.and_(builder.load(pointer, typ=vector, align=4), spread))
+            at = builder.add(at, arguments[2])
+        count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), "llvm.ctpop.v8i32")
+        odd = builder.trunc(builder.call(count, [left]), ir.VectorType(ir.IntType(1), 8))
+        return builder.zext(builder.bitcast(odd, ir.IntType(8)), ir.IntType(64))
+
+    masks = (types.uint32, types.uint32, types.uint32)
+    return types.uint64(words, types.int64, types.int64, *masks), generate

@@ -18,7 +18,17 @@ from meguri_common.kernels.memory import prefetch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["AHEAD", "add_keys", "block_of", "fill_pairs", "hash_key", "probe_block", "probe_keys", "set_block"]
+__all__ = [
+    "AHEAD",
+    "add_keys",
+    "block_of",
+    "fill_pairs",
+    "hash_key",
+    "mix",
+    "probe_block",
+    "probe_keys",
+    "set_block",
+]
 
 AHEAD = 32
 """Keys between asking for a cache line and using it."""
@@ -42,7 +52,7 @@ _FILL = 256
 
 
 @inline_kernel
-def _mix(z: np.uint64) -> np.uint64:
+def mix(z: np.uint64) -> np.uint64:
     """The finaliser of SplitMix64: a bijection of u64."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
@@ -52,7 +62,7 @@ def _mix(z: np.uint64) -> np.uint64:
 @inline_kernel
 def hash_key(host: np.uint64, path: np.uint64) -> np.uint64:
     """The 64 bits that all filters and the exact set place a key by; keys of one host never collide."""
-    return _mix(path + _mix(host + _GOLDEN))
+    return mix(path + mix(host + _GOLDEN))
 
 
 @inline_kernel
@@ -69,13 +79,13 @@ def probe_block(words: NDArray[np.uint64], first: np.uint64, hashed: np.uint64, 
     left = k
     while left >= _DRAWS:
         state += _GOLDEN
-        draws = _mix(state)
+        draws = mix(state)
         for _ in range(_DRAWS):
             hit &= words[first + (draws & _WORD)] >> ((draws >> _TO_BIT) & _BIT)
             draws >>= _DRAW
         left -= _DRAWS
     if left > 0:
-        draws = _mix(state + _GOLDEN)
+        draws = mix(state + _GOLDEN)
         for _ in range(left):
             hit &= words[first + (draws & _WORD)] >> ((draws >> _TO_BIT) & _BIT)
             draws >>= _DRAW
@@ -90,7 +100,7 @@ def set_block(words: NDArray[np.uint64], first: np.uint64, hashed: np.uint64, k:
     left = k
     while left >= _DRAWS:
         state += _GOLDEN
-        draws = _mix(state)
+        draws = mix(state)
         for _ in range(_DRAWS):
             before = words[first + (draws & _WORD)]
             bit = (draws >> _TO_BIT) & _BIT
@@ -99,7 +109,7 @@ def set_block(words: NDArray[np.uint64], first: np.uint64, hashed: np.uint64, k:
             draws >>= _DRAW
         left -= _DRAWS
     if left > 0:
-        draws = _mix(state + _GOLDEN)
+        draws = mix(state + _GOLDEN)
         for _ in range(left):
             before = words[first + (draws & _WORD)]
             bit = (draws >> _TO_BIT) & _BIT
