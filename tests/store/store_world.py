@@ -103,14 +103,18 @@ def host(name: str, **facts: Any) -> Op:
     return RowKind.HOST, {"host_key": host_key(name.encode()), **row, **facts}
 
 
+def batches(ops: list[Op]) -> list[tuple[RowKind, pa.RecordBatch]]:
+    """Consecutive operations of a kind, together."""
+    return [
+        (kind, pa.RecordBatch.from_pylist([row for _, row in group], SCHEMAS[kind]))
+        for kind, group in itertools.groupby(ops, key=lambda op: op[0])
+    ]
+
+
 def messages(ops: list[Op], start: int = 0) -> list[Message]:
     """Consecutive operations of a kind travel in one envelope."""
     campaign = IDENTITY.digest()
-    found = []
-    for kind, group in itertools.groupby(ops, key=lambda op: op[0]):
-        batch = pa.RecordBatch.from_pylist([row for _, row in group], SCHEMAS[kind])
-        found.append(Message(start + len(found), encode(kind, batch, campaign), b"", 0))
-    return found
+    return [Message(start + at, encode(kind, batch, campaign), b"", 0) for at, (kind, batch) in enumerate(batches(ops))]
 
 
 class QuickFiles(LocalFiles):
@@ -129,9 +133,17 @@ class QuickFiles(LocalFiles):
 class World:
     """A shard, with its snapshots below a folder; dies and restores on demand."""
 
-    def __init__(self, root: Path, *, rules: CompactionRules | None = None, files: Any = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        rules: CompactionRules | None = None,
+        files: Any = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
         self.files = files or QuickFiles(root)
         self.rules = rules or CompactionRules(rows=1 << 40, group_rows=4)
+        self.parameters = parameters or PARAMETERS
         self.random = random.Random(7)
         self.now = 0.0
         self.offset = 0
@@ -151,7 +163,7 @@ class World:
         return f"{self.random.getrandbits(32):08x}"
 
     def fresh(self) -> Store:
-        return Store(0, IDENTITY, self.files, self.token, PARAMETERS, self.rules)
+        return Store(0, IDENTITY, self.files, self.token, self.parameters, self.rules)
 
     def feed(self, ops: list[Op]) -> None:
         found = messages(ops, self.offset)
@@ -164,7 +176,7 @@ class World:
         writer = self.snapshots.writer(self.offset, self.last, quick=quick)
         self.store.save(writer)
         self.last = self.snapshots.commit(
-            writer, topic_id="t", identity=IDENTITY, parameters=PARAMETERS, logic_version=1
+            writer, topic_id="t", identity=IDENTITY, parameters=self.parameters, logic_version=1
         )
         self.store.saved()
 

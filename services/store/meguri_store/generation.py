@@ -22,6 +22,7 @@ from meguri_common.errors import CorruptGeneration
 from meguri_common.identity import CampaignIdentity  # noqa: TC001 - msgspec resolves the field's type at run time
 from meguri_store.column_chunks import ChunkReader
 from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
+from meguri_store.water_level import START_TAU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,6 +86,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """Parked URLs by reason code."""
     due_by_day: dict[int, int]
     """URLs by the day (hour // 24) at which they are due; those that never are don't count."""
+    tau: float = START_TAU
+    """Price of a refresh (see `water_level`); a JSON number that reads back as the same bits."""
+    scheduled: int | None = None
+    """Scheduled fetches an hour, in parts (`water_level.RATE_UNIT`); None where an older release wrote it."""
+    reschedules: int = 0
+    """How often a URL was scheduled anew, by worth."""
     inserted: int
     """URLs that the base didn't have."""
     updated: int
@@ -141,6 +148,16 @@ class Generation:
             msg = f"{folder}/{FILES['urls']}: its row groups aren't those of {FILES['meta']}"
             raise CorruptGeneration(msg)
         return cls(folder, meta, files, urls, hosts)
+
+    def close(self) -> None:
+        """Let the files go; nothing can be read afterwards."""
+        for file in (self._urls, self._hosts):
+            file.close(force=True)
+
+    @property
+    def bits_per_url(self) -> float:
+        """Bits of all files for each URL."""
+        return 8 * sum(mark.size for mark in self.meta.files.values()) / max(self.meta.urls, 1)
 
     @property
     def groups(self) -> int:

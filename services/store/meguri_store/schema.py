@@ -1,7 +1,7 @@
 """Columns of the store's files: one row per URL, one row per host group.
 
 `urls.parquet` is ordered by (host_key, url), `hosts.parquet` by host_key. The PathKey isn't stored: it is a hash of
-the URL. Times are epoch hours with 0 = never, unless a column says seconds. A description travels with each column.
+the URL. Times are epoch hours with 0 = never, unless a column says seconds. `describe` says what each column means.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from meguri_common.records import CRAWL_DELAY_UNSET
+from meguri_common.records import CRAWL_DELAY_UNSET, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DEFAULT_CRAWL_DELAY", "HOST_SCHEMA", "URL_SCHEMA", "describe", "filled"]
+__all__ = ["DEFAULT_CRAWL_DELAY", "DUE_STATUSES", "HOST_SCHEMA", "URL_SCHEMA", "describe", "filled"]
 
 DEFAULT_CRAWL_DELAY = 100
 """Deciseconds between two fetches of a host about which nobody has said anything."""
+
+DUE_STATUSES = (Status.DISCOVERED, Status.SCHEDULED, Status.READY, Status.CRAWLED, Status.DUE_RECRAWL)
+"""Statuses of URLs that are fetched when their hour has come."""
 
 
 def _column(name: str, kind: pa.DataType, about: str, *, nullable: bool = False) -> pa.Field:
