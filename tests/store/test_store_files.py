@@ -31,6 +31,7 @@ from meguri_common.runtime.outputs import Outputs
 from meguri_common.wire.envelope import encode
 from meguri_common.wire.schemas import SCHEMAS, RowKind
 from meguri_store.delta_file import is_delta
+from meguri_store.freshness_rules import DEFAULTS
 from meguri_store.generation import Generation
 from meguri_store.manifest import make_manifest, read_manifest, write_manifest
 from meguri_store.queries import open_shard
@@ -393,7 +394,7 @@ def test_unusable_parameters_are_refused(tmp_path, parameters):
 
 def test_the_spec_makes_shards_under_the_parameters_it_is_given(tmp_path):
     spec = store_spec(world.IDENTITY, LocalFiles(tmp_path), str, {"flat_gap": 24})
-    assert spec.parameters == {"flat_gap": 24, "max_retries": 5}
+    assert spec.parameters == {**DEFAULTS, "flat_gap": 24}
     assert spec.folders(3) == ("store/shard-00003",)
     store = spec.create(0, {"flat_gap": 12, "max_retries": 5})
     assert isinstance(store, Store)

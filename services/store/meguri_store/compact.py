@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meguri_store.freshness_plan import level_of, plan_schedule
 from meguri_store.generation import shard_folder
 from meguri_store.merge import CHUNK_ROWS, Merge
 from meguri_store.publish import GenerationFiles, next_sequence, write_hosts, write_meta
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from meguri_store.generation import Generation, Meta
     from meguri_store.merge import Piece
     from meguri_store.oplog import OpLog
+    from meguri_store.water_level import LevelState
 
 __all__ = ["Changes", "Compacted", "compact", "publish_generation"]
 
@@ -86,7 +88,8 @@ def compact(
         CorruptGeneration: the base can't be read.
         OSError: the new one can't be written.
     """
-    merge = Merge(base, log, rules, group_rows)
+    plan = plan_schedule(base, log, rules)
+    merge = Merge(base, log, rules, group_rows, plan)
     before = base.meta.urls if base else 0
     return publish_generation(
         files,
@@ -100,6 +103,7 @@ def compact(
         token=token,
         group_rows=group_rows,
         base=base,
+        level=plan.level if plan else None,
     )
 
 
@@ -116,6 +120,7 @@ def publish_generation(
     token: Callable[[], str],
     group_rows: int = CHUNK_ROWS,
     base: Generation | None = None,
+    level: LevelState | None = None,
 ) -> Compacted:
     """Write records, given in store order, as a new, durable generation. If anything fails, nothing of it stays.
 
@@ -132,6 +137,8 @@ def publish_generation(
         token: a random part of a name.
         group_rows: rows of a row group.
         base: the generation that pieces speak of.
+        level: where the water stands after all that is in the records; None: where it stood with the base. What is
+            scheduled is summed over the records.
 
     Raises:
         CorruptGeneration: the base can't be read.
@@ -141,6 +148,7 @@ def publish_generation(
     files.make_folder(shard)
     sequence = next_sequence(files, shard, offset)
     made = GenerationFiles(files, shard, f"g{offset:012d}-{sequence}-{token()}")
+    tau, _, reschedules = level or level_of(base)
     with made.published():
         with made.create("urls") as sink:
             writer = UrlWriter(sink, base, expected, group_rows)
@@ -161,6 +169,8 @@ def publish_generation(
             updated=changed.updated,
             carried=changed.carried,
             recent=writer.filter.recent,
+            tau=tau,
+            reschedules=reschedules,
             files=made.marks(),
         )
         with made.create("meta") as sink:

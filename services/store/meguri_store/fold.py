@@ -17,6 +17,7 @@ import numpy as np
 from meguri_common.content import observe_changes
 from meguri_common.records import FetchError, ParkReason, Status, VisitFlag
 from meguri_store.freshness import MOST_HOURS, Freshness, estimate
+from meguri_store.water_level import TICK_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +74,8 @@ class FoldRules:
     """Whether a fetch is followed by the next one when it is worth it, rather than after the flat gap."""
     budget: float = 0.0
     """Fetches an hour that the partition's schedule is regulated to; 0: the price of a refresh stays."""
+    tick_every: int = TICK_EVERY
+    """Reschedules from one tick of the water level to the next."""
     freshness: Freshness = field(default_factory=Freshness)
     """Parameters of estimates and schedules."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from meguri_common.wire.columns import binary_parts, numbers
+from meguri_common.wire.schemas import RowKind
 from meguri_store.delta import Admissions, Patches
 from meguri_store.hosts import HostChanges, merge_hosts
 from meguri_store.kernels.merge import match_rows, merge_rows
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from meguri_store.fold import FoldRules
+    from meguri_store.freshness_plan import Plan
     from meguri_store.oplog import OpLog
 
-__all__ = ["CHUNK_ROWS", "Base", "Merge", "Piece"]
+__all__ = ["CHUNK_ROWS", "Base", "Merge", "Piece", "keyed"]
 
 CHUNK_ROWS = 131_072
 """Rows of a row group, and of a chunk in memory."""
@@ -77,19 +79,37 @@ class Piece:
 class Merge:
     """One pass over base and delta. `hosts` is for after `rows` has been consumed to its end, nothing skipped."""
 
-    def __init__(self, base: Base | None, log: OpLog, rules: FoldRules, chunk_rows: int = CHUNK_ROWS) -> None:
+    def __init__(
+        self,
+        base: Base | None,
+        log: OpLog,
+        rules: FoldRules,
+        chunk_rows: int = CHUNK_ROWS,
+        plan: Plan | None = None,
+    ) -> None:
+        """Begin a pass.
+
+        Args:
+            base: the generation; None where there is none yet.
+            log: the operations since then, or those on some of the keys.
+            rules: parameters of the fold.
+            chunk_rows: most rows of a chunk without a base.
+            plan: hours of the next fetches, where the rules are to reschedule by worth.
+        """
         self._base = base
         self._log = log
         self._rules = rules
         self._chunk_rows = chunk_rows
         self.new = Admissions.of(log)
         """New rows, in store order."""
-        self._new_keyed = _keyed(self.new.rows)
+        self._new_keyed = keyed(self.new.rows)
         self._patches = Patches.of(log)
         self._patch_keys = (_fixed(self._patches.host), _fixed(self._patches.path))
         self._next_new = 0
         self._first_host: list[NDArray[np.uint64]] = []
         self._first_row: list[NDArray[np.int64]] = []
+        self._due = plan.of(log.table(RowKind.OUTCOME)[0]) if plan else None
+        assert plan or not rules.reschedule, "hours by worth are planned ahead, over the whole delta"
         self.verdicts = np.zeros(self._patches.outcomes.num_rows, np.uint8)
         """What became of each outcome of the delta (see `patching`)."""
         self.count = 0
@@ -163,11 +183,11 @@ class Merge:
         if not rows.num_rows:
             return
         grown = rows is not chunk
-        host, offsets, data = _keyed(rows)
+        host, offsets, data = keyed(rows)
         keys = np.full(len(host), -1, np.int64)
         if np.searchsorted(self._patches.host, host[0]) < np.searchsorted(self._patches.host, host[-1], side="right"):
             match_rows(host, offsets, data, *self._patch_keys, keys)
-            rows = patch_rows(rows, keys, admitted, self._patches, self._rules, self.verdicts)
+            rows = patch_rows(rows, keys, admitted, self._patches, self._rules, self.verdicts, self._due)
         begins = np.append(0, np.flatnonzero(host[1:] != host[:-1]) + 1)
         self._begin(host[begins], begins + self.count)
         self.count += rows.num_rows
@@ -182,7 +202,7 @@ class Merge:
 
     def _with_new(self, chunk: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """The chunk with the new rows that belong into it, and the number of each row's admission, or -1."""
-        base = _keyed(chunk)
+        base = keyed(chunk)
         count = len(base[0])
         start = self._next_new
         room = self._chunk_rows if count == 0 else int(np.searchsorted(self.new.host, base[0][-1], side="right"))
@@ -246,8 +266,8 @@ def _fixed(values: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _keyed(rows: pa.Table) -> _Keyed:
-    """Host keys, URL offsets and URL bytes."""
+def keyed(rows: pa.Table) -> _Keyed:
+    """Host keys, URL offsets and URL bytes of records, as the kernels take them."""
     batch = rows.combine_chunks().to_batches()
     if not batch:
         return _fixed(np.zeros(0, np.uint64)), _fixed(np.zeros(1, np.int32)), _fixed(np.zeros(0, np.uint8))

@@ -20,6 +20,7 @@ from meguri_store.encoding import encode_columns
 from meguri_store.generation import FILES, FileMark, GroupMeta, Meta
 from meguri_store.merge import CHUNK_ROWS
 from meguri_store.schema import HOST_SCHEMA
+from meguri_store.water_level import scheduled_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,13 +112,19 @@ class RowGroups:
 class UrlSummary:
     """What meta.json says about the URLs, gathered while they pass."""
 
-    def __init__(self, base: Meta | None = None) -> None:
-        """Of no URLs; or of those of a base, all of which are to be kept or dropped."""
+    def __init__(self, base: Meta | None = None, scheduled: int = 0) -> None:
+        """Of no URLs; or of those of a base, all of which are to be kept or dropped.
+
+        Args:
+            base: what the base's meta.json says.
+            scheduled: the base's scheduled rate, in parts (see `water_level`).
+        """
         self.rows = 0
         self.groups: list[GroupMeta] = []
         self._status = np.array(base.by_status if base else [0] * len(Status), np.int64)
         self._reason = np.array(base.by_reason if base else [0] * len(ParkReason), np.int64)
         self._days = dict(base.due_by_day) if base else {}
+        self._scheduled = scheduled
 
     def add(self, group: pa.Table) -> None:
         """A row group, one chunk a column."""
@@ -140,6 +147,8 @@ class UrlSummary:
     def _count(self, rows: pa.Table, sign: int) -> None:
         self._status += sign * np.bincount(rows.column("status").to_numpy(), minlength=len(Status))
         self._reason += sign * np.bincount(rows.column("reason").to_numpy(), minlength=len(ParkReason))
+        names = ("status", "last_crawled", "next_due")
+        self._scheduled += sign * int(scheduled_rates(*(rows.column(name).to_numpy() for name in names)).sum())
         for day, count in _by_day(rows.column("next_due").to_numpy()):
             self._days[day] = self._days.get(day, 0) + sign * count
             if not self._days[day]:
@@ -154,6 +163,7 @@ class UrlSummary:
             by_status=tuple(self._status.tolist()),
             by_reason=tuple(by_reason.tolist()),
             due_by_day=dict(sorted(self._days.items())),
+            scheduled=self._scheduled,
             groups=tuple(self.groups),
             **others,
         )

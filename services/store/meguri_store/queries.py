@@ -20,7 +20,7 @@ from meguri_store.delta import Patches, admitted_rows
 from meguri_store.delta_file import read_deltas
 from meguri_store.oplog import OpLog
 from meguri_store.patching import patch_rows
-from meguri_store.schema import URL_SCHEMA
+from meguri_store.schema import DUE_STATUSES, URL_SCHEMA
 from meguri_store.service import SERVICE, fold_rules, load_shard
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from meguri_common.identity import CampaignIdentity
     from meguri_common.runtime.files import FileSystem
     from meguri_store.fold import FoldRules
+    from meguri_store.freshness_plan import Plan
     from meguri_store.generation import Generation
     from meguri_store.merge import Merge
 
 __all__ = ["Counts", "Shard", "open_shard"]
 
-_DUE = (Status.SCHEDULED, Status.READY, Status.CRAWLED, Status.DUE_RECRAWL)
 _SLACK = 4
 """Due candidates are thinned out when there are this many times more than asked for."""
 
@@ -58,11 +58,22 @@ class Shard:
         self._log = log
         self._rules = rules
         self._group_by = group_by
+        self._planned: tuple[int, Plan | None] | None = None
+
+    def _plan(self) -> Plan | None:
+        """Hours of the next fetches, where they depend on worth: over the whole delta, whatever part is asked for."""
+        if not self._rules.reschedule:
+            return None
+        from meguri_store.freshness_plan import plan_schedule  # noqa: PLC0415 - imports numba
+
+        if self._planned is None or self._planned[0] != self._log.count:
+            self._planned = self._log.count, plan_schedule(self._base, self._log, self._rules)
+        return self._planned[1]
 
     def _merge(self, log: OpLog, base: Any) -> Merge:
         from meguri_store.merge import Merge  # noqa: PLC0415 - imports numba, which `get` does without
 
-        return Merge(base, log, self._rules)
+        return Merge(base, log, self._rules, plan=self._plan())
 
     def get(self, host_key: int, path_key: int) -> dict[str, Any] | None:
         """The record of a URL by column name, or None where it isn't known."""
@@ -75,6 +86,7 @@ class Shard:
             row, admitted = found
         patches = Patches.of(log)
         key = np.flatnonzero(patches.path == np.uint64(path_key))
+        plan = self._plan() if len(key) else None
         row = patch_rows(
             row,
             key if len(key) else np.array([-1]),
@@ -82,6 +94,7 @@ class Shard:
             patches,
             self._rules,
             np.zeros(patches.outcomes.num_rows, np.uint8),
+            plan.of(log.table(RowKind.OUTCOME)[0]) if plan else None,
         )
         record: dict[str, Any] = row.to_pylist()[0]
         return record
@@ -130,7 +143,7 @@ class Shard:
         found = _with_path(URL_SCHEMA.empty_table(), np.zeros(0, np.uint64))
         for chunk in self._merge(self._log, self._base).rows(skip=nothing_due):
             at = chunk.column("next_due").to_numpy()
-            rows = np.flatnonzero((at > 0) & (at <= now) & np.isin(chunk.column("status").to_numpy(), _DUE))
+            rows = np.flatnonzero((at > 0) & (at <= now) & np.isin(chunk.column("status").to_numpy(), DUE_STATUSES))
             if len(rows):
                 records = chunk.take(pa.array(rows)).combine_chunks()
                 found = pa.concat_tables([found, _with_path(records, url_paths(records.column("url").chunk(0)))])

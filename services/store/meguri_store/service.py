@@ -18,7 +18,7 @@ from meguri_common.wire.columns import numbers
 from meguri_common.wire.envelope import decode
 from meguri_common.wire.schemas import RowKind
 from meguri_store.delta_file import is_delta, plan_delta, read_deltas, write_delta
-from meguri_store.fold import FoldRules
+from meguri_store.freshness_rules import DEFAULTS, fold_rules
 from meguri_store.generation import FILES, Generation, shard_folder
 from meguri_store.oplog import KINDS, OpLog
 
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SERVICE", "CompactionRules", "Store", "Totals", "fold_rules", "load_shard", "store_spec"]
 
 SERVICE = "store"
-LOGIC_VERSION = 1
-_MOST_HOURS = 0xFFFFFFFF
-_MOST_RETRIES = 0xFF
+LOGIC_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +70,6 @@ class Totals:
     """Memory that they take."""
 
 
-def fold_rules(parameters: Parameters) -> FoldRules:
-    """The fold's rules as a service's parameters state them.
-
-    Raises:
-        ValueError: a parameter is unknown or out of range.
-    """
-    unknown = parameters.keys() - {"flat_gap", "max_retries"}
-    if unknown:
-        msg = f"the store knows no parameters {sorted(unknown)}"
-        raise ValueError(msg)
-    rules = FoldRules(**parameters)
-    if not 1 <= rules.flat_gap <= _MOST_HOURS:
-        msg = f"flat_gap is {rules.flat_gap}: hours from 1 on"
-        raise ValueError(msg)
-    if not 1 <= rules.max_retries <= _MOST_RETRIES:
-        msg = f"max_retries is {rules.max_retries}: 1 to 255"
-        raise ValueError(msg)
-    return rules
-
-
 def load_shard(
     files: FileSystem, references: Sequence[FileRef], identity: CampaignIdentity
 ) -> tuple[Generation | None, tuple[FileRef, ...]]:
@@ -121,7 +99,7 @@ class Store:
             identity: the campaign.
             files: where shards are kept.
             token: a random part of a file name.
-            parameters: `flat_gap` (hours) and `max_retries`; see `FoldRules`.
+            parameters: by name, see `freshness_rules`.
             compaction: when to compact.
         """
         self.partition = partition
@@ -291,7 +269,7 @@ def store_spec(
     compaction: CompactionRules = CompactionRules(),
 ) -> ServiceSpec:
     """How the runtime makes the store's shards; see `Store`."""
-    given = {"flat_gap": 168, "max_retries": 5, **(parameters or {})}
+    given = {**DEFAULTS, **(parameters or {})}
     fold_rules(given)
     return ServiceSpec(
         name=SERVICE,

@@ -9,6 +9,7 @@ import pyarrow as pa
 from meguri_common.errors import CorruptGeneration
 from meguri_store.column_chunks import ChunkWriter
 from meguri_store.encoding import encode_columns
+from meguri_store.freshness_plan import level_of
 from meguri_store.generation import FILES
 from meguri_store.publish import RowGroups, UrlSummary, url_paths
 from meguri_store.schema import URL_SCHEMA
@@ -40,7 +41,7 @@ class UrlWriter:
             expected: about how many URLs there will be.
             group_rows: rows of a row group; one that has grown is cut in parts when it is half as large again.
         """
-        self.summary = UrlSummary(base.meta if base else None)
+        self.summary = UrlSummary(base.meta if base else None, level_of(base).scheduled)
         self.filter = filter_for(base, expected)
         self._base = base
         self._base_chunks = base.chunks() if base else None

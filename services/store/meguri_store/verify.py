@@ -74,9 +74,12 @@ class _Walk:
             updated=meta.updated,
             carried=meta.carried,
             recent=meta.recent,
+            tau=meta.tau,
+            reschedules=meta.reschedules,
             files=meta.files,
         )
-        for name in ("by_status", "by_reason", "due_by_day"):
+        summed = () if meta.scheduled is None else ("scheduled",)
+        for name in ("by_status", "by_reason", "due_by_day", *summed):
             if getattr(counted, name) != getattr(meta, name):
                 msg = f"{self._urls}: {name} is {getattr(counted, name)}, {FILES['meta']} says {getattr(meta, name)}"
                 raise CorruptGeneration(msg)

@@ -10,7 +10,7 @@ from numba.extending import register_jitable
 from meguri_common.kernels.jit import kernel
 from meguri_store import freshness, water_level
 from meguri_store.freshness import Freshness, estimate, next_due, target_interval
-from meguri_store.water_level import RATE_UNIT, TICK_EVERY, moved_tau, scheduled_parts
+from meguri_store.water_level import RATE_UNIT, moved_tau, scheduled_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,6 +57,7 @@ def schedule(
     held: NDArray[np.int64],
     level: tuple[float, int, int],
     budget: float,
+    tick_every: int,
     rules: Freshness,
     due: NDArray[np.uint32],
 ) -> tuple[float, int, int]:
@@ -74,6 +75,7 @@ def schedule(
         held: scheduled rate of each URL before the first event, in the same parts; kept up to date, (r,).
         level: price of a refresh, scheduled rate of the whole partition in parts, reschedules so far.
         budget: fetches an hour; 0 or less: the price stays.
+        tick_every: reschedules from one tick of the level to the next.
         rules: parameters.
         due: hours given, where rescheduled; others are left as they are, (e,).
 
@@ -94,6 +96,6 @@ def schedule(
         held[url] = after
         if rescheduled[event]:
             count += 1
-            if count % TICK_EVERY == 0:
+            if count % tick_every == 0:
                 tau = moved_tau(tau, total / RATE_UNIT, budget)
     return tau, total, count
