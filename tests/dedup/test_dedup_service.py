@@ -292,7 +292,12 @@ def test_rows_that_do_not_belong_here_are_refused():
 
 
 def test_parameters_are_checked():
-    assert dedup_spec(1, {"capacity": 7}).parameters == {"capacity": 7, "fp_rate": 0.01}
+    assert dedup_spec(1, {"capacity": 7}).parameters == {
+        "capacity": 7,
+        "fp_rate": 0.01,
+        "memory_bytes": 0,
+        "trust_filter": False,
+    }
     with pytest.raises(ValueError, match="no parameter fprate"):
         dedup_spec(1).create(0, {"fprate": 0.1})
     with pytest.raises(ValueError, match="at least 1"):

@@ -136,7 +136,7 @@ def test_state_depends_on_the_keys_alone(batch):
     whole.insert_batch(host, path)
     for start in range(0, 5000, batch):
         parts.insert_batch(host[start : start + batch], path[start : start + batch])
-    assert parts.stats() == whole.stats()
+    assert parts.stats() == whole.stats() | {"batches": -(-5000 // batch)}
     assert np.array_equal(parts.keys(), whole.keys())
 
 

@@ -101,6 +101,7 @@ def adopt_parameters(loaded: LoadedPartition, around: Surroundings) -> LoadedPar
         snapshot=loaded.snapshot,
     )
     changed_state.service.load(loaded.snapshots.reader(loaded.snapshot))
+    spec.on_owned(changed_state.service)
     take_snapshot(changed_state, around, quick=True)
     return changed_state
 

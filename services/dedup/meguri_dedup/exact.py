@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meguri_dedup.kernels.exact import list_keys, split_table
+from meguri_common.filters.layer import key_columns
+from meguri_dedup.kernels.exact import COUNTS, KEYS, LOGGED, ZERO, list_keys, settle_keys, split_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,22 +27,23 @@ class ExactTable:
     The log is 16 bytes more for each key added since the last snapshot.
     """
 
-    def __init__(self) -> None:
-        self.table = np.zeros(2 * _FIRST_SLOTS, np.uint64)
+    def __init__(self, slots: int = _FIRST_SLOTS, logged: int = _FIRST_LOGGED) -> None:
+        """No keys; room for so many in table (a power of two) and log."""
+        self.table = np.zeros(2 * slots, np.uint64)
         """Slots, as `kernels.exact` has them."""
-        self.log = np.zeros(2 * _FIRST_LOGGED, np.uint64)
+        self.log = np.zeros(2 * max(logged, _FIRST_LOGGED), np.uint64)
         """Keys that were added and not yet forgotten, in order, host and path in turn."""
-        self.counts = np.zeros(5, np.int64)
+        self.counts = np.zeros(COUNTS, np.int64)
         """As `kernels.exact.merge_keys` keeps them."""
 
     def __len__(self) -> int:
         """Number of keys."""
-        return int(self.counts[0])
+        return int(self.counts[KEYS])
 
     @property
     def logged(self) -> int:
         """Keys in the log."""
-        return int(self.counts[1])
+        return int(self.counts[LOGGED])
 
     @property
     def room(self) -> int:
@@ -53,27 +55,43 @@ class ExactTable:
         """Memory of table and log; the end of the log was never touched, so that no page stands behind it."""
         return self.table.nbytes + 16 * self.logged
 
-    def grow(self) -> None:
-        """Make room for at least one more key."""
-        if self.logged >= self.log.size // 2:
+    def grow(self, keys: int = 1) -> None:
+        """Make room for at least so many more keys."""
+        while self.logged + keys > self.log.size // 2:
             longer = np.zeros(2 * self.log.size, np.uint64)
             longer[: self.log.size] = self.log
             self.log = longer
-        if len(self) >= self._limit:
+        while len(self) + keys > self._limit:
             larger = np.zeros(2 * self.table.size, np.uint64)
             split_table(self.table, larger)
             self.table = larger
+
+    def again(self, pairs: NDArray[np.uint64]) -> ExactTable:
+        """The same, its table made anew from its keys: (m, 2), host and path."""
+        same = ExactTable(self.table.size // 2)
+        host, path = key_columns(pairs[:, 0].copy(), pairs[:, 1].copy())
+        same.log = np.zeros(2 * len(pairs), np.uint64)
+        rows = np.arange(len(pairs))
+        settle_keys(same.table, same.log, same.counts, host, path, rows, np.zeros(len(pairs), np.bool_), True)
+        same.log, same.counts = self.log, self.counts
+        return same
+
+    def copy(self) -> ExactTable:
+        """Another with the same keys."""
+        other = ExactTable(1)
+        other.table, other.log, other.counts = self.table.copy(), self.log.copy(), self.counts.copy()
+        return other
 
     def forget(self, count: int) -> None:
         """Drop the first `count` keys of the log; they stay in the table."""
         rest = self.log[2 * count : 2 * self.logged]
         self.log = np.zeros(max(2 * _FIRST_LOGGED, rest.size), np.uint64)
         self.log[: rest.size] = rest
-        self.counts[1] -= count
+        self.counts[LOGGED] -= count
 
     def pairs(self) -> Iterator[NDArray[np.uint64]]:
         """All keys in the order of the table, a bounded number at a time: shapes (m, 2), host and path."""
-        if self.counts[2]:
+        if self.counts[ZERO]:
             yield np.zeros((1, 2), np.uint64)
         slot = 0
         while slot < self.table.size // 2:

@@ -19,10 +19,39 @@ from meguri_common.kernels.memory import count_trailing_zeros, prefetch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["list_keys", "merge_keys", "split_table"]
+__all__ = [
+    "COUNTS",
+    "DEFER",
+    "FALSE_HITS",
+    "INSERT",
+    "KEYS",
+    "LOGGED",
+    "OPEN",
+    "PROBES",
+    "TRUST",
+    "TRUSTED",
+    "WAYS",
+    "ZERO",
+    "list_keys",
+    "merge_keys",
+    "settle_keys",
+    "split_table",
+]
+
+INSERT, TRUST, DEFER = 1, 2, 4
+"""Modes of `merge_keys`: add new keys; take the filter's "maybe" for "seen"; leave what isn't resident open."""
+
+KEYS, LOGGED, ZERO, PROBES, FALSE_HITS, TRUSTED, OPEN, COUNTS = range(8)
+"""Places in `counts`: keys in the table; keys in the log; whether (0, 0) is one of the table's; decisions that went
+past the filter; those of them that were about new keys; those that took the filter's word; keys left open by the last
+call. The last one is the number of places."""
+
+WAYS = 4
+"""Keys in a line of the cache."""
 
 _0 = np.uint64(0)
 _1 = np.uint64(1)
+_2 = np.uint64(2)
 
 
 @inline_kernel
@@ -30,6 +59,23 @@ def _home_shift(table: NDArray[np.uint64]) -> np.uint64:
     """By how much a hash is shifted to give the slot where the search begins."""
     shift: np.uint64 = np.uint64(65) - count_trailing_zeros(np.uint64(table.size))
     return shift
+
+
+@inline_kernel
+def _cached(cache: NDArray[np.uint64], line: np.uint64, h: np.uint64, p: np.uint64) -> bool:
+    """Whether the cache's line has the key; one that it has goes one place up, so that the often asked for stay."""
+    found = False
+    for way in range(WAYS):
+        here = line + np.uint64(2 * way)
+        if cache[here | _1] == p and cache[here] == h:
+            found = h | p != _0
+            if way > 0:
+                cache[here] = cache[here - _2]
+                cache[here | _1] = cache[here - _1]
+                cache[here - _2] = h
+                cache[here - _1] = p
+            break
+    return found
 
 
 @kernel
@@ -40,14 +86,17 @@ def merge_keys(
     log: NDArray[np.uint64],
     room: int,
     counts: NDArray[np.int64],
+    cache: NDArray[np.uint64],
+    open_rows: NDArray[np.int64],
     host: NDArray[np.uint64],
     path: NDArray[np.uint64],
     seen: NDArray[np.bool_],
-    insert: bool,
+    mode: int,
 ) -> int:
-    """seen[i] = whether key i was in before its turn; new ones are added if `insert`. Columns (n,).
+    """seen[i] = whether key i was in before its turn; new ones are added if `mode` says so. Columns (n,).
 
-    Stops in front of a new key that there is no room for; gives how many keys were dealt with.
+    Stops in front of a new key that there is no room for; gives how many keys were dealt with. With DEFER, a key that
+    the filter knows and neither cache nor table has is left open, for the runs on disk to decide.
 
     Args:
         words: bits of the filter's blocks, (8 * blocks,).
@@ -55,15 +104,20 @@ def merge_keys(
         table: slots of two words, their number a power of two; never full.
         log: takes the new keys in order, host and path in turn.
         room: keys that filter, table and log have room for.
-        counts: keys; those in the log; whether (0, 0) is one; decisions that went past the filter; and those of them
-            that were about new keys. Shape (5,).
+        counts: by the names below, (COUNTS,).
+        cache: lines of `WAYS` keys that are in a run, (8 * lines,); may be empty.
+        open_rows: takes the numbers of keys left open, (n,); their count is counts[OPEN].
         host: host keys.
         path: path keys.
         seen: the verdicts.
-        insert: whether new keys are added.
+        mode: sum of INSERT, TRUST, DEFER.
     """
     n = seen.size
+    insert = mode & INSERT != 0
+    trust = mode & TRUST != 0
+    defer = mode & DEFER != 0
     blocks = np.uint64(words.size // 8)
+    lines = np.uint64(cache.size // 8)
     mask = np.uint64(table.size // 2 - 1)
     shift = _home_shift(table)
     hashes = np.empty(n, np.uint64)
@@ -72,16 +126,42 @@ def merge_keys(
         hashed = hash_key(host[i], path[i])
         hashes[i] = hashed
         firsts[i] = block_of(hashed, blocks)
-    keys, logged, zero, probes, false_hits = counts
+    keys = counts[KEYS]
+    logged = counts[LOGGED]
+    zero = counts[ZERO]
+    probes = counts[PROBES]
+    false_hits = counts[FALSE_HITS]
+    trusted = counts[TRUSTED]
+    todo = np.empty(n, np.int64)
+    count = np.int64(n)
+    if lines > _0 and not trust:  # what the cache has needn't ask the filter
+        count = np.int64(0)
+        for i in range(n):
+            if i + AHEAD < n:
+                prefetch(cache, np.int64(block_of(hashes[i + AHEAD], lines)))
+            seen[i] = _cached(cache, block_of(hashes[i], lines), host[i], path[i])
+            todo[count] = i
+            count += np.int64(not seen[i])
+        probes += n - count
+    else:
+        for i in range(n):
+            todo[i] = i
+    left_open = 0
     done = n
-    for i in range(n):
-        if i + AHEAD < n:
-            prefetch(words, np.int64(firsts[i + AHEAD]))
-            prefetch(table, np.int64((hashes[i + AHEAD] >> shift) << _1))
+    for t in range(count):
+        i = todo[t]
+        if t + AHEAD < count:
+            ahead = todo[t + AHEAD]
+            prefetch(words, np.int64(firsts[ahead]))
+            prefetch(table, np.int64((hashes[ahead] >> shift) << _1))
         at = hashes[i] >> shift
         h = host[i]
         p = path[i]
         maybe = probe_block(words, firsts[i], hashes[i], k)
+        if maybe and trust:
+            seen[i] = True
+            trusted += 1
+            continue
         found = False
         if h | p == _0:
             found = zero != 0
@@ -98,9 +178,17 @@ def merge_keys(
         if found:
             probes += 1
             continue
+        if maybe and defer:
+            open_rows[left_open] = i
+            left_open += 1
+            probes += 1
+            continue
         if insert:
             if keys >= room:
                 done = i
+                # Those behind it that the cache has are asked for again.
+                for later in range(i, n):
+                    probes -= np.int64(seen[later])
                 break
             if h | p == _0:
                 zero = 1
@@ -118,12 +206,65 @@ def merge_keys(
         if maybe:
             probes += 1
             false_hits += 1
-    counts[0] = keys
-    counts[1] = logged
-    counts[2] = zero
-    counts[3] = probes
-    counts[4] = false_hits
+    counts[KEYS] = keys
+    counts[LOGGED] = logged
+    counts[ZERO] = zero
+    counts[PROBES] = probes
+    counts[FALSE_HITS] = false_hits
+    counts[TRUSTED] = trusted
+    counts[OPEN] = left_open
     return done
+
+
+@kernel
+def settle_keys(
+    table: NDArray[np.uint64],
+    log: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    host: NDArray[np.uint64],
+    path: NDArray[np.uint64],
+    rows: NDArray[np.int64],
+    seen: NDArray[np.bool_],
+    insert: bool,
+) -> None:
+    """Decide keys that no run has: the first of equal ones is new, and added if `insert`; rows (m,) of the columns.
+
+    Table and log have room for all of them, and the filter knows them already.
+    """
+    mask = np.uint64(table.size // 2 - 1)
+    shift = _home_shift(table)
+    keys = counts[KEYS]
+    logged = counts[LOGGED]
+    false_hits = counts[FALSE_HITS]
+    for row in rows:
+        h = host[row]
+        p = path[row]
+        found = False
+        if h | p == _0:
+            found = counts[ZERO] != 0
+            if insert:
+                counts[ZERO] = 1
+        else:
+            at = hash_key(h, p) >> shift
+            while table[at << _1] | table[(at << _1) | _1] != _0:
+                if table[at << _1] == h and table[(at << _1) | _1] == p:
+                    found = True
+                    break
+                at = (at + _1) & mask
+            if insert and not found:
+                table[at << _1] = h
+                table[(at << _1) | _1] = p
+        seen[row] = found
+        if not found:
+            false_hits += 1
+            if insert:
+                log[2 * logged] = h
+                log[2 * logged + 1] = p
+                keys += 1
+                logged += 1
+    counts[KEYS] = keys
+    counts[LOGGED] = logged
+    counts[FALSE_HITS] = false_hits
 
 
 @kernel

@@ -1,0 +1,77 @@
+"""How a seen-set divides its memory, and when its runs are merged: decisions alone, no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BYTES_PER_KEY", "SLOT_BYTES", "Shares", "divide", "first_to_merge"]
+
+BYTES_PER_KEY = 2
+"""A budget is never below this: the filter alone takes up to 1.65 at a rate of 1 %."""
+
+SLOT_BYTES = 28.8
+"""Memory of a slot of the table of recent keys: 16 for the key, and 16 more in the log for four slots of five."""
+
+_LEAST = 512 << 10
+"""Bytes that are left to table and cache, however small the budget."""
+_TABLE_SHARE = 0.6
+_LEAST_SLOTS = 1 << 12
+_LINE = 64
+_MOST_ROWS = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a budget is spent on, beside filter and directories."""
+
+    slots: int
+    """Slots of the table of recent keys, a power of two."""
+    lines: int
+    """Lines of the cache of keys that are in a run."""
+
+    @property
+    def recent(self) -> int:
+        """Keys that the table takes."""
+        return self.slots * 4 // 5
+
+
+def divide(budget: int, keys: int, filter_now: int, filter_most: int, directories: int) -> Shares:
+    """Divide a budget in bytes.
+
+    Args:
+        budget: bytes in all; at least `BYTES_PER_KEY` a key are spent.
+        keys: keys of the whole set.
+        filter_now: bytes of the filter.
+        filter_most: bytes that it has just after it grew, for that many keys: what the table is measured by, so that
+            it needn't shrink while it is full.
+        directories: bytes of the runs' directories.
+    """
+    whole = max(budget, BYTES_PER_KEY * keys) - directories
+    for_table = max(whole - filter_most, _LEAST) * _TABLE_SHARE
+    slots = _LEAST_SLOTS
+    while 2 * slots * SLOT_BYTES <= for_table:
+        slots *= 2
+    rest = max(whole - filter_now, _LEAST) - slots * SLOT_BYTES
+    return Shares(slots, max(int(rest) // _LINE, 1))
+
+
+def first_to_merge(sizes: Sequence[int]) -> int:
+    """From which run on all are merged into one; len(sizes) if none are.
+
+    A run is merged with all behind it once they have reached its size: each is then larger than all behind it together,
+    and a key is written again at each doubling alone. (The logarithmic method of J. Bentley and J. Saxe, 1980.)
+
+    Args:
+        sizes: rows of the runs, in the order of their making, which is from large to small.
+    """
+    behind = sum(sizes)
+    for number, size in enumerate(sizes[:-1]):
+        whole = behind
+        behind -= size
+        if size <= behind and whole <= _MOST_ROWS:
+            return number
+    return len(sizes)
