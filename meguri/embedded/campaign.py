@@ -306,7 +306,7 @@ def service_specs(
     try:
         specs = (
             canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
-            dedup_spec(digest, dict(parameters.get("dedup", {})), files=files, token=around.token),
+            dedup_spec(digest, dict(parameters.get("dedup", {})), files=files, token=token),
             prioritizer_spec(digest, count, parameters.get("prioritizer")),
             store_spec(identity, files, token, dict(parameters.get("store", {}))),
         )
