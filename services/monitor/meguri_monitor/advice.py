@@ -85,6 +85,9 @@ def advise(conditions: Sequence[Condition]) -> list[Advice]:
         conditions: services of the data path; one that was never heard of may be absent.
     """
     known = {condition.service: condition for condition in conditions}
+    if not known:
+        why = "No telemetry has come yet; running services speak about once a second."
+        return [Advice(severity="act", action="start", service="", text="Start the services.", why=why)]
     found = [advice for service in PATH for advice in _troubles(service, known.get(service))]
     found += _scaling([known[service] for service in PATH if service in known])
     if not found:

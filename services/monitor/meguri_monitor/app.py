@@ -1,0 +1,154 @@
+"""The Faust application: an agent that listens to telemetry, a windowed table, and web views.
+
+Faust's acknowledgements are at best once for the head of a partition: a sample may be skipped or come twice around a
+restart. Nothing here minds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import faust
+
+from meguri_common.telemetry.model import decode_report
+from meguri_common.topics import TELEMETRY
+from meguri_monitor.broker import credentials
+from meguri_monitor.fleet import Fleet
+from meguri_monitor.suspects import suspects_of
+from meguri_monitor.web import add_views
+from meguri_monitor.windows import KEPT_SECONDS, SPAN_SECONDS, Moment, from_table, with_increase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from meguri_monitor.state import Suspects
+
+__all__ = ["Monitor", "MonitorSettings", "monitor_app"]
+
+_log = logging.getLogger(__name__)
+_LOOK_AT_STORE_EVERY = 30.0
+_OLD = KEPT_SECONDS
+"""Seconds after which telemetry is passed over: a monitor that was off for a day doesn't read that day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorSettings:
+    """What the monitor is given."""
+
+    bootstrap: str
+    """HOST:PORT of brokers, separated by commas."""
+    data: Path
+    """The state root, for the names of suspect hosts."""
+    host: str = "127.0.0.1"
+    """Where the page is served."""
+    port: int = 6066
+    topic: str = TELEMETRY
+    """Name on the cluster."""
+    group: str = "meguri.monitor"
+    """Consumer group, and what the names of the tables' topics begin with."""
+    campaign: str | None = None
+    """Only telemetry of this campaign counts; None: of the one that is heard."""
+    client: Mapping[str, str] | None = None
+    """Settings of librdkafka, for TLS and SASL."""
+
+
+class Monitor:
+    """What the agent writes and the views read; all on one event loop."""
+
+    def __init__(self, app: Any, settings: MonitorSettings, partitions: int) -> None:
+        self.app = app
+        self.settings = settings
+        self.fleet = Fleet(settings.campaign)
+        self.suspects: Suspects | None = None
+        # Its changelog must have as many partitions as the topic, so one of another number is another table.
+        table = app.Table(f"spans-{partitions}", default=dict, partitions=partitions)
+        self._spans = table.tumbling(SPAN_SECONDS, expires=KEPT_SECONDS)
+
+    def take(self, message: bytes, written: float, now: float) -> None:
+        """Take in one message of the topic, within the agent.
+
+        Args:
+            message: lines of samples.
+            written: when it was written, epoch seconds.
+            now: epoch seconds.
+        """
+        if now - written > _OLD:
+            return
+        samples, problems = decode_report(message)
+        for problem in problems:
+            self.fleet.unreadable(problem)
+        for service, increase in self.fleet.hear(samples, written).items():
+            self._spans[service] = with_increase(from_table(self._spans[service].value()), increase)
+
+    def history(self, now: float) -> dict[str, list[Moment]]:
+        """Spans of each service that was heard of, in order of time."""
+        last = int(now // SPAN_SECONDS)
+        starts = [SPAN_SECONDS * (last - ago) for ago in reversed(range(int(KEPT_SECONDS // SPAN_SECONDS)))]
+        found: dict[str, list[Moment]] = {service: [] for service in self.fleet.services()}
+        for start in starts:
+            table = self._spans.relative_to(start)
+            for service, moments in found.items():
+                if service in table and (span := from_table(table[service].value())) is not None:
+                    moments.append(Moment(start, span))
+        return found
+
+    @property
+    def listening(self) -> bool:
+        """Whether partitions of the topic are assigned and the table is recovered."""
+        return bool(self.app.consumer.assignment()) and not self.app.rebalancing
+
+
+def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> Any:
+    """The application, not started.
+
+    Args:
+        settings: what to listen to, and where to serve.
+        partitions: how many the topic has.
+        scratch: a folder that Faust wants to have; the tables are in memory and in their changelog.
+    """
+    app = faust.App(
+        settings.group,
+        broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
+        broker_credentials=credentials(settings.client or {}),
+        consumer_auto_offset_reset="latest",
+        datadir=scratch,
+        store="memory://",
+        topic_disable_leader=True,
+        web_bind=settings.host,
+        web_host=settings.host,
+        web_port=settings.port,
+        web_graph_enabled=False,
+        web_metrics_enabled=False,
+        web_router_enabled=False,
+        web_stats_enabled=False,
+        web_tables_enabled=False,
+    )
+    monitor = Monitor(app, settings, partitions)
+    topic = app.topic(settings.topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+
+    @app.agent(topic)
+    async def listen(reports: Any) -> None:
+        async for event in reports.events():
+            try:
+                monitor.take(event.value, event.message.timestamp, time.time())
+            except Exception as problem:
+                # Faust would start the agent anew behind the message: a mistake of ours would be a silent hole.
+                await app.crash(problem)
+                raise
+
+    async def look_at_store() -> None:
+        monitor.suspects = await asyncio.to_thread(suspects_of, settings.data)
+
+    async def forget() -> None:
+        monitor.fleet.forget(time.time())
+
+    app.task(look_at_store)
+    app.timer(_LOOK_AT_STORE_EVERY)(look_at_store)
+    app.timer(SPAN_SECONDS)(forget)
+    add_views(app, monitor)
+    return app

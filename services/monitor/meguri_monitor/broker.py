@@ -1,0 +1,135 @@
+"""The broker as the monitor reaches it: credentials in Faust's terms, and whether the topic is there."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from faust import SASLCredentials, SSLCredentials
+
+from meguri_common.errors import BusError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["credentials", "partitions_of"]
+
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_UNDERSTOOD = frozenset(
+    [
+        "security.protocol",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+    ]
+)
+_SECURITY = ("ssl.", "sasl.", "security.", "enable.ssl.")
+
+
+def credentials(client: Mapping[str, str]) -> SASLCredentials | SSLCredentials | None:
+    """Faust's credentials from librdkafka's settings; None for a plain connection.
+
+    Args:
+        client: librdkafka's settings; those that say nothing of security are of no concern here.
+
+    Raises:
+        ConfigError: a setting of security that Faust's client doesn't know, or a wrong value.
+    """
+    unknown = sorted(name for name in client if name.startswith(_SECURITY) and name not in _UNDERSTOOD)
+    if unknown:
+        msg = f"kafka.{unknown[0]}: the monitor's client doesn't know it; it knows {', '.join(sorted(_UNDERSTOOD))}"
+        raise ConfigError(msg)
+    protocol = client.get("security.protocol", "plaintext").lower()
+    if protocol not in _PROTOCOLS:
+        msg = f"kafka.security.protocol is {protocol!r}: it can be {', '.join(_PROTOCOLS)}"
+        raise ConfigError(msg)
+    context = _ssl_context(client) if protocol.endswith("ssl") else None
+    if protocol.startswith("sasl"):
+        mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN")).upper()
+        if mechanism not in _MECHANISMS:
+            msg = f"kafka.sasl.mechanism is {mechanism!r}: the monitor's client knows {', '.join(_MECHANISMS)}"
+            raise ConfigError(msg)
+        return SASLCredentials(
+            username=client.get("sasl.username"),
+            password=client.get("sasl.password"),
+            ssl_context=context,
+            mechanism=mechanism,
+        )
+    return SSLCredentials(context) if context else None
+
+
+def partitions_of(bootstrap: str, topic: str, client: Mapping[str, str], *, timeout: float = 10.0) -> int | None:
+    """Number of partitions of a topic; None if there is no such topic.
+
+    Args:
+        bootstrap: HOST:PORT of brokers, separated by commas.
+        topic: its name on the cluster.
+        client: librdkafka's settings.
+        timeout: seconds.
+
+    Raises:
+        BusError: no broker answers.
+        ConfigError: see `credentials`.
+    """
+    try:
+        return asyncio.run(asyncio.wait_for(_ask(bootstrap, topic, client), timeout))
+    except (KafkaError, OSError, TimeoutError) as problem:
+        reason = "no answer in time" if isinstance(problem, TimeoutError) else problem
+        msg = f"{bootstrap}: no broker answers there: {reason}"
+        raise BusError(msg) from problem
+
+
+async def _ask(bootstrap: str, topic: str, client: Mapping[str, str]) -> int | None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **_client_settings(client))
+    try:
+        await admin.start()
+        # Asking for this topic alone could create it, where the broker does that.
+        names = await admin.list_topics()
+        if topic not in names:
+            return None
+        (found,) = await admin.describe_topics([topic])
+        return len(found["partitions"])
+    finally:
+        await admin.close()
+
+
+def _client_settings(client: Mapping[str, str]) -> dict[str, Any]:
+    found = credentials(client)
+    if found is None:
+        return {}
+    settings: dict[str, Any] = {
+        "security_protocol": client["security.protocol"].upper(),
+        "ssl_context": found.ssl_context if isinstance(found, SASLCredentials) else found.context,
+    }
+    if isinstance(found, SASLCredentials):
+        settings |= {
+            "sasl_mechanism": client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN")).upper(),
+            "sasl_plain_username": found.username,
+            "sasl_plain_password": found.password,
+        }
+    return settings
+
+
+def _ssl_context(client: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=client.get("ssl.ca.location"))
+        if "ssl.certificate.location" in client:
+            context.load_cert_chain(
+                client["ssl.certificate.location"], client.get("ssl.key.location"), client.get("ssl.key.password")
+            )
+    except OSError as problem:
+        msg = f"kafka.ssl.*: a certificate or key can't be read: {problem}"
+        raise ConfigError(msg) from problem
+    if client.get("ssl.endpoint.identification.algorithm", "https") == "none":
+        context.check_hostname = False
+    return context
