@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["hash_keys", "partition_hashes", "probe_ribbon", "solve_chunks"]
 
-_AHEAD = 16
+_AHEAD = 32
 """Keys between asking for cache lines and using them."""
 _AT_ONCE = 512
 """Keys that a probe hashes before it looks the first one up: they fit the innermost cache."""
