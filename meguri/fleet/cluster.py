@@ -157,6 +157,12 @@ class Cluster:
         first, last = (self._offsets(topic, count, where) for where in (spec.earliest(), spec.latest()))
         return list(zip(first, last, strict=True))
 
+    def offsets_at(self, topic: str, seconds: int) -> list[int]:
+        """First offset of each partition that was appended at this time (epoch seconds) or later."""
+        count = self.partitions(topic)
+        found = self._offsets(topic, count, self._admin_module.OffsetSpec.for_timestamp(seconds * 1000))
+        return [end if at < 0 else at for at, (_, end) in zip(found, self.ends(topic), strict=True)]
+
     def committed(self, group: str, topic: str, count: int) -> list[int | None]:
         """The group's stable positions; None where it never committed."""
         places = [self._kafka.TopicPartition(topic, number) for number in range(count)]

@@ -1,7 +1,8 @@
 """The ledger of what was published to a fleet: a topic of small rows, read whole by each publisher.
 
-Its rows are those of `meguri.embedded.bundles`: steps of a running digest over the content. A row is written in the
-transaction of the messages that it stands for, so it is there if and only if they are.
+A row is written in the transaction of the messages that it stands for, so it is there if and only if they are. Of an
+input, rows are those of `meguri.embedded.bundles`: steps of a running digest over the content. Of a reject that was
+retried, and of a replay, see `fleet.retrying` and `fleet.replaying`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class _Row(msgspec.Struct):
     """Name of the input that it was published from, for people."""
     line: int = 0
     """Number of its first line there."""
+    value: str = ""
+    """What the row says beside its being there."""
 
 
-def encode_row(key: str, name: str, line: int) -> bytes:
-    """The message for a row."""
-    return msgspec.json.encode(_Row(key, name, line))
+def encode_row(key: str, *, name: str = "", line: int = 0, value: str = "") -> bytes:
+    """The message for a row; `name` and `line` say where it came from, for people."""
+    return msgspec.json.encode(_Row(key, name, line, value))
 
 
 class TopicLedger:
@@ -71,7 +74,7 @@ class TopicLedger:
         self._sleep = sleep
         self._clock = clock
         self._position = 0
-        self._rows: dict[str, set[str]] = {}
+        self._rows: dict[str, dict[str, str]] = {}
 
     def refresh(self) -> None:
         """Read all that was there when this was called.
@@ -87,17 +90,19 @@ class TopicLedger:
             self._sleep(_WAIT)
         self._position = max(self._position, self._bus.watermarks(self._source)[0])
         while messages := self._bus.read(self._source, self._position, end=end, max_bytes=_READ_BYTES):
-            self.add(msgspec.json.decode(message.payload, type=_Row).key for message in messages)
+            for message in messages:
+                row = msgspec.json.decode(message.payload, type=_Row)
+                self.add([row.key], row.value)
             self._position = messages[-1].offset + 1
 
-    def add(self, keys: Iterable[str]) -> None:
+    def add(self, keys: Iterable[str], value: str = "") -> None:
         """Know rows that were published just now."""
         for key in keys:
-            self._rows.setdefault(key[: key.rindex("/") + 1], set()).add(key)
+            self._rows.setdefault(key[: key.rindex("/") + 1], {})[key] = value
 
     def scan(self, prefix: str) -> list[tuple[str, bytes]]:
-        """See `bundles.Rows`: the steps behind one place in some content."""
-        return [(key, b"") for key in sorted(self._rows.get(prefix, ()))]
+        """See `bundles.Rows`; the prefix ends at the last `/` of the keys."""
+        return [(key, value.encode()) for key, value in sorted(self._rows.get(prefix, {}).items())]
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows.get(key[: key.rindex("/") + 1], ())

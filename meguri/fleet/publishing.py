@@ -222,7 +222,7 @@ class FleetPublisher:
             if bundle.too_long:
                 producer.publish(TopicPartition(self._rejects, 0), too_long_reject(bundle, name), at=at)
                 made.rejected += 1
-            row = encode_row(bundle.row[0], name, bundle.first_line)
+            row = encode_row(bundle.row[0], name=name, line=bundle.first_line)
             producer.publish(TopicPartition(self._ledger_topic, 0), row, at=at)
         producer.commit()
         self._bus.barrier()

@@ -18,7 +18,7 @@ from meguri_common.wire.schemas import SCHEMAS, RowKind
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ENVELOPE_LIMIT", "LARGE_ROW_LIMIT", "decode", "encode"]
+__all__ = ["ENVELOPE_LIMIT", "LARGE_ROW_LIMIT", "campaign_of", "decode", "encode"]
 
 ENVELOPE_LIMIT = 512 * 1024
 """Bytes of rows that an envelope holds at most; a larger row travels alone."""
@@ -36,16 +36,28 @@ def encode(kind: RowKind, batch: pa.RecordBatch, campaign: int) -> bytes:
     return header + memoryview(batch.serialize())
 
 
+def campaign_of(payload: Buffer) -> int:
+    """The campaign's digest that an envelope states, for those who look at any campaign's.
+
+    Raises:
+        EnvelopeError: it is too short to state one.
+    """
+    view = memoryview(payload)
+    if view.nbytes < _HEADER.size:
+        msg = f"message of {view.nbytes} bytes is no envelope (the header alone takes {_HEADER.size})"
+        raise EnvelopeError(msg)
+    digest: int = _HEADER.unpack_from(view)[4]
+    return digest
+
+
 def decode(payload: Buffer, campaign: int) -> tuple[RowKind, pa.RecordBatch]:
     """Unwrap an envelope; the batch's buffers are views of the payload.
 
     Raises:
         EnvelopeError: not an envelope, another wire version, an unknown kind, another campaign, or damaged.
     """
+    campaign_of(payload)
     view = memoryview(payload)
-    if view.nbytes < _HEADER.size:
-        msg = f"message of {view.nbytes} bytes is no envelope (the header alone takes {_HEADER.size})"
-        raise EnvelopeError(msg)
     magic, version, number, _, digest, rows, _ = _HEADER.unpack_from(view)
     if magic != _MAGIC:
         msg = f"message starts with {magic:#06x}, not with the envelope's mark {_MAGIC:#06x}"
