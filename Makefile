@@ -40,6 +40,7 @@ format: $(VENV)/.dev ## put the sources into form
 lock: ## resolve the locks anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "uv is missing: $(PYTHON) -m pip install uv" >&2; exit 1; }
 	$(LOCK) --output-file requirements/run.lock $(ARGS)
+	$(LOCK) --extra kafka --extra monitor --output-file requirements/fleet.lock $(ARGS)
 	$(LOCK) --group pyproject.toml:test --output-file requirements/test.lock $(ARGS)
 	$(LOCK) --group pyproject.toml:dev --output-file requirements/dev.lock $(ARGS)
 
