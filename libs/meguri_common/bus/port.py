@@ -4,7 +4,8 @@ Rules that hold for all adapters (the conformance suite checks them):
 
 - Offsets of a partition start at 0, grow, and are never used twice, trimmed ones included. They may have holes.
 - Readers see committed messages only, in offset order. A transaction's messages and offset commits take effect
-  together or not at all.
+  together or not at all. `commit` may return a moment before its messages can be read; they also stay unseen while an
+  older transaction of the partition is open.
 - `Producer.commit` raising `TransactionAborted` or `Fenced` means: nothing took effect. `OutcomeUnknown` means:
   take a new producer of the same transactional id (which settles it), then read the committed offset.
 - What was committed may be lost in a power failure until a `barrier` has returned.
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Assigned",
+    "Batch",
     "Bus",
     "Commit",
+    "FollowingBus",
     "Lost",
     "Member",
     "MembershipEvent",
@@ -56,6 +59,18 @@ class Message:
     payload: Buffer
     headers: bytes
     appended_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive messages of a partition, maybe none, and the position behind them to commit.
+
+    The position may lie beyond the last message's successor: behind what holds no message, as a transaction's end.
+    """
+
+    source: TopicPartition
+    messages: Sequence[Message]
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +213,30 @@ class Bus(Protocol):
 
     def close(self) -> None:
         """Release resources. What was committed stays."""
+        ...
+
+
+@runtime_checkable
+class FollowingBus(Bus, Protocol):
+    """A bus that reads many partitions at once, ahead of time, and waits for what comes."""
+
+    def follow(self, positions: Mapping[TopicPartition, int], *, max_bytes: int, wait: float) -> list[Batch]:
+        """What comes behind these positions, as it comes.
+
+        Unlike `read` it may miss what was committed a moment ago. The partitions are followed from one call to the
+        next: each call names all of them, with the positions at which the batches before ended.
+
+        Args:
+            positions: where to go on, by partition.
+            max_bytes: payload in all at which it stops, with at least one message where there is one.
+            wait: seconds to wait for something.
+
+        Returns:
+            At most one batch a partition.
+
+        Raises:
+            PositionGone: a position isn't in the log.
+        """
         ...
 
 

@@ -1,0 +1,116 @@
+"""The client's errors as the bus's, and waiting in slices so that a process can be stopped meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from meguri_common.errors import BusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FENCING", "Patience", "error_of", "log"]
+
+log = logging.getLogger("meguri_common.bus.kafka")
+"""Takes the client's own lines too."""
+
+FENCING = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - the client's public constants begin with an underscore
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    }
+)
+"""Codes that say: a newer producer of the name, or a newer generation of the group, has taken over."""
+
+_SLICE = 0.5
+_PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - see above
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - see above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - see above
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - see above
+        KafkaError._RESOLVE,  # noqa: SLF001 - see above
+        KafkaError._WAIT_COORD,  # noqa: SLF001 - see above
+        KafkaError._WAIT_CACHE,  # noqa: SLF001 - see above
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+_Result = TypeVar("_Result")
+
+
+def error_of(problem: BaseException) -> KafkaError:
+    """What the client has to say."""
+    found = problem.args[0] if problem.args else None
+    if isinstance(found, KafkaError):
+        return found
+    return KafkaError(KafkaError._FAIL, str(problem))  # noqa: SLF001 - see above
+
+
+class Patience:
+    """How long calls wait for the brokers, and the end of that when the process is to stop."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._until: float | None = None
+
+    def end_within(self, seconds: float) -> None:
+        """From now on no call waits beyond that: the process is being stopped."""
+        self._until = self._clock() + seconds
+
+    def deadline(self, seconds: float | None = None) -> float:
+        """When a call that begins now fails."""
+        wanted = self._clock() + (self._seconds if seconds is None else seconds)
+        return wanted if self._until is None else min(wanted, self._until)
+
+    def left(self, deadline: float) -> float:
+        """Seconds to a deadline; at least a moment, so that an answer that is there is taken."""
+        return max(deadline - self._clock(), 0.001)
+
+    def over(self, deadline: float) -> bool:
+        """Whether it has passed."""
+        return self._clock() >= deadline
+
+    def ask(self, what: str, call: Callable[[float], _Result], *, seconds: float | None = None) -> _Result:
+        """Call with a time limit, again while what fails may pass, in slices between which signals are handled.
+
+        Args:
+            what: names the call in the error.
+            call: takes the seconds that it may wait.
+            seconds: time in all (default: this patience's).
+
+        Raises:
+            BusError: it failed, or time is up.
+        """
+        deadline = self.deadline(seconds)
+        while True:
+            try:
+                return call(min(self.left(deadline), _SLICE * 4))
+            except KafkaException as problem:
+                error = error_of(problem)
+                passing = error.code() in _PASSING or error.retriable()
+                if error.fatal() or not passing or self.over(deadline):
+                    msg = f"{what}: {error.str()} ({error.name()})"
+                    raise BusError(msg) from problem
+            time.sleep(min(_SLICE / 10, self.left(deadline)))
