@@ -28,6 +28,7 @@ _SUSPECTS = "hosts_flagged"
 _SEEN_SET = ("keys", "bits_per_url", "target_fpr", "measured_fpr")
 """Gauges of the service that keeps the seen-set."""
 _PROBLEM_LENGTH = 1000
+_MOST = 2**63 - 1
 
 
 @runtime_checkable
@@ -132,11 +133,13 @@ def instance_sample(
 
 def _name(text: str) -> str:
     """A figure's name in the form that samples and Prometheus share."""
-    return re.sub(r"[^a-z0-9_]", "_", text.lower())[:64]
+    found = re.sub(r"[^a-z0-9_]", "_", text.lower())[:64]
+    return found if found[:1].isalpha() else f"n{found}"[:64]
 
 
 def _counts(values: Mapping[str, float]) -> dict[str, int]:
-    return {_name(name): int(value) for name, value in values.items() if value >= 0}
+    """Figures that are counts; others would make the whole sample unreadable."""
+    return {_name(name): int(value) for name, value in values.items() if 0 <= value <= _MOST}
 
 
 def _seen_set(gauges: Mapping[str, float]) -> SeenSetFigures | None:
