@@ -220,6 +220,8 @@ class RoundDriver:
         del self._loaded[spec.name, number]
         try:
             loaded.service.apply(messages, outputs)
+        except OSError:
+            raise  # the disk's doing, not the message's: it says so itself
         except Exception as problem:
             msg = (
                 f"{spec.name} failed on {loaded.source}, offsets {messages[0].offset} to {messages[-1].offset}: "

@@ -41,6 +41,8 @@ class Simulation:
         self.bus = SimulatedBus(topics, rng=self.rng, now=lambda: self.clock)
         self.files = SimulatedFiles(lambda: self.clock)
         self.partitions = partitions
+        self.memory_bytes = seed % 2
+        """Of a seen-set: every other campaign's has room for a few keys in memory, and writes the others to disk."""
         self.identity = CampaignIdentity(
             campaign=f"sim-{seed}",
             partitions=partitions,
@@ -55,7 +57,7 @@ class Simulation:
         digest = self.identity.digest()
         specs = (
             canonicalizer_spec(digest, self.partitions, DEFAULT),
-            dedup_spec(digest, {"capacity": 64}),
+            dedup_spec(digest, {"capacity": 64, "memory_bytes": self.memory_bytes}, files=self.files, token=self.token),
             prioritizer_spec(digest, self.partitions, {**SMALL_BUDGETS, **parameters.get("prioritizer", {})}),
             store_spec(self.identity, self.files, self.token, None, CompactionRules(rows=12, group_rows=4)),
         )

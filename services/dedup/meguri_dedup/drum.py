@@ -8,6 +8,7 @@ in memory; new keys become a run of their own, and runs are merged as they add u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,7 +98,7 @@ class Drum:
             OSError: they couldn't be written; nothing is changed.
         """
         start = self.folder.timer()
-        run = self.folder.write(_pieces(data), data.size // 2, self.buckets)
+        run = self.folder.write(partial(_pieces, data), data.size // 2, self.buckets)
         self._set((*self.runs, run))
         self.figures.runs_written += 1
         self.figures.bytes_written += run.reference.size
@@ -115,7 +116,7 @@ class Drum:
         if not old:
             return
         start = self.folder.timer()
-        run = self.folder.write(merged(old), sum(len(one) for one in old), self.buckets)
+        run = self.folder.write(partial(merged, old), sum(len(one) for one in old), self.buckets)
         self._set((*self.runs[:first], run))
         self._superseded += old
         self.figures.merges += 1
@@ -134,7 +135,7 @@ class Drum:
         files, runs = self.folder.files, list(self.runs)
         for number, run in enumerate(runs):
             if files.size(run.reference.path) is None:
-                runs[number] = self.folder.write(run.pieces(), len(run), self.buckets)
+                runs[number] = self.folder.write(run.pieces, len(run), self.buckets)
                 self.figures.bytes_written += run.reference.size
         self.adopt(runs)
         return self.runs

@@ -61,11 +61,11 @@ class RunFolder:
     timer: Callable[[], float] = perf_counter
     """What the seconds of merges are measured by."""
 
-    def write(self, pieces: Iterable[NDArray[np.uint64]], rows: int, buckets: int) -> Run:
+    def write(self, pieces: Callable[[], Iterable[NDArray[np.uint64]]], rows: int, buckets: int) -> Run:
         """A new, durable run.
 
         Args:
-            pieces: rows in order, (2m,) each, `rows` of them in all.
+            pieces: gives the rows in order, (2m,) each, `rows` of them in all.
             rows: their number.
             buckets: least number of buckets in the directory.
 
@@ -73,6 +73,12 @@ class RunFolder:
             OSError: it couldn't be written; nothing of it stays under its name.
             CorruptSnapshot: the pieces aren't `rows` rows: a file that they come from isn't as it was.
         """
+        try:
+            return self._written(pieces(), rows, buckets)
+        except FileNotFoundError:  # paused for longer than the grace time: what was being written is swept
+            return self._written(pieces(), rows, buckets)
+
+    def _written(self, pieces: Iterable[NDArray[np.uint64]], rows: int, buckets: int) -> Run:
         bits = _bits_for(rows, buckets)
         counts = np.zeros((1 << bits) + 1, np.uint32)
         written = 0
@@ -92,6 +98,8 @@ class RunFolder:
                 :-8
             ]
             file.write(head + struct.pack("<Q", _sum(head)))
+        if self.files.size(writer.kept[0].path) is None:
+            raise FileNotFoundError(writer.kept[0].path)
         return self.open(writer.kept[0])
 
     def open(self, reference: FileRef) -> Run:

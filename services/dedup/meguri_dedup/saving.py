@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from meguri_common.errors import CorruptSnapshot, RestoreRefused
 from meguri_common.runtime.chain import TableSource, load_tables, save_tables
 from meguri_common.wire.columns import numbers
+from meguri_dedup.figures import SeenFigures
 from meguri_dedup.rows import keys_of_rows
 from meguri_dedup.run_file import ROLE, ROW_BYTES
 
@@ -49,7 +51,7 @@ def save_seen(seen: SeenSet, writer: SnapshotWriter) -> int:
 
     save_tables(writer, [TableSource(_table_name(seen.spills), seen.recent, unsaved, export)])
     writer.scalars[_SPILLS] = seen.spills
-    writer.scalars[_FIGURES] = seen.figures()
+    writer.scalars[_FIGURES] = asdict(seen.figures())
     return unsaved
 
 
@@ -89,7 +91,7 @@ def load_seen(seen: SeenSet, reader: SnapshotReader) -> None:
         msg = f"{whose}: the snapshot has {rows} keys, {len(seen)} of them distinct"
         raise CorruptSnapshot(msg)
     if _FIGURES in reader.scalars:
-        seen.take_figures(reader.scalars[_FIGURES])
+        seen.take_figures(SeenFigures(**reader.scalars[_FIGURES]))
 
 
 def recover(seen: SeenSet, chunks: Iterable[tuple[NDArray[np.uint64], NDArray[np.uint64]]], rows: int) -> None:

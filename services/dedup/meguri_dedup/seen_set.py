@@ -16,8 +16,9 @@ import numpy as np
 from meguri_common.filters.layer import Layer, key_columns
 from meguri_common.filters.sizing import check_size, shape_for
 from meguri_dedup.budget import Shares, divide
-from meguri_dedup.drum import Drum
+from meguri_dedup.drum import Drum, MergeFigures
 from meguri_dedup.exact import ExactTable
+from meguri_dedup.figures import SeenFigures
 from meguri_dedup.kernels.exact import (
     DEFER,
     FALSE_HITS,
@@ -30,6 +31,7 @@ from meguri_dedup.kernels.exact import (
     settle_keys,
 )
 from meguri_dedup.kernels.runs import fill_rows, table_rows
+from meguri_dedup.marshal import bloom_blob, ribbon_blob
 from meguri_dedup.rows import keys_of_rows
 
 if TYPE_CHECKING:
@@ -202,24 +204,15 @@ class SeenSet:
         self._filter = None
         self._share_memory()
 
-    def figures(self) -> dict[str, int]:
-        """Counts that go on over restarts; see `stats`."""
+    def figures(self) -> SeenFigures:
+        """Counts that go on over restarts."""
         probes, false_hits, trusted = (int(self._table.counts[place]) for place in _FIGURES)
-        return {
-            "decisions": self._decisions,
-            "batches": self._batches,
-            "probes": probes,
-            "false_hits": false_hits,
-            "trusted": trusted,
-            "run_probes": self._run_probes,
-        }
+        return SeenFigures(self._decisions, self._batches, probes, false_hits, trusted, self._run_probes)
 
-    def take_figures(self, figures: dict[str, int]) -> None:
+    def take_figures(self, figures: SeenFigures) -> None:
         """Go on from the counts of a set before."""
-        self._decisions, self._batches = figures["decisions"], figures["batches"]
-        self._run_probes = figures["run_probes"]
-        for place, name in zip(_FIGURES, ("probes", "false_hits", "trusted"), strict=True):
-            self._table.counts[place] = figures[name]
+        self._decisions, self._batches, self._run_probes = figures.decisions, figures.batches, figures.run_probes
+        self._table.counts[list(_FIGURES)] = figures.probes, figures.false_hits, figures.trusted
 
     def stats(self) -> dict[str, float]:
         """Figures of the set.
@@ -227,15 +220,12 @@ class SeenSet:
         keys, keys_on_disk, runs; table_bytes, cache_bytes, memory_bytes (all of it, filter included); filter_bits,
         bits_per_url; target_fpr and measured_fpr (of the decisions on new keys, the share that the filter didn't
         settle); decisions, batches, hits (seen), misses (new); base_probes (decisions that went past the filter) and
-        base_share; run_probes (those that went past memory, to the runs) and run_share; trusted (decisions that took
-        the filter's word for "seen": hits too); runs_written, merges, merge_bytes_read, merge_bytes_written,
-        merge_seconds (of this process).
+        base_share; run_probes (those that went past memory, to the runs) and run_share; trusted (hits by the filter's
+        word alone); and of this process: runs_written, merges (of runs), merge_bytes_read, merge_bytes_written,
+        merge_seconds.
         """
-        figures = self.figures()
-        decisions, probes, trusted = figures["decisions"], figures["probes"], figures["trusted"]
-        hits = probes - figures["false_hits"] + trusted
-        misses = decisions - hits
         drum = self.drum
+        made = drum.figures if drum else MergeFigures()
         return {
             "keys": len(self),
             "keys_on_disk": self._on_disk,
@@ -246,22 +236,28 @@ class SeenSet:
             "filter_bits": self._bloom.bits,
             "bits_per_url": self.bits_per_url,
             "target_fpr": self.fp_rate,
-            "measured_fpr": figures["false_hits"] / misses if misses else 0.0,
-            "decisions": decisions,
-            "batches": figures["batches"],
-            "hits": hits,
-            "misses": misses,
-            "base_probes": probes,
-            "base_share": probes / decisions if decisions else 0.0,
-            "run_probes": figures["run_probes"],
-            "run_share": figures["run_probes"] / decisions if decisions else 0.0,
-            "trusted": trusted,
-            "runs_written": drum.figures.runs_written if drum else 0,
-            "merges": drum.figures.merges if drum else 0,
-            "merge_bytes_read": drum.figures.bytes_read if drum else 0,
-            "merge_bytes_written": drum.figures.bytes_written if drum else 0,
-            "merge_seconds": drum.figures.seconds if drum else 0.0,
+            **self.figures().summary(),
+            "runs_written": made.runs_written,
+            "merges": made.merges,
+            "merge_bytes_read": made.bytes_read,
+            "merge_bytes_written": made.bytes_written,
+            "merge_seconds": made.seconds,
         }
+
+    def marshal_filter(self) -> bytes:
+        """The filter as a blob of kind 0; the same keys give the same bytes."""
+        return bloom_blob(self._bloom, len(self), self.fp_rate)
+
+    def marshal_ribbon(self, bits: int = 7) -> bytes:
+        """The exact keys, frozen into a ribbon filter of 2^-bits false positives; the same keys give the same bytes.
+
+        Raises:
+            FilterBuildError: it has no solution.
+        """
+        recent = self._table.table.copy()
+        count = table_rows(recent, self._table.counts)
+        runs = [run.data for run in self.drum.runs] if self.drum else []
+        return ribbon_blob([*runs, recent[: 2 * count]], bits)
 
     @property
     def _on_disk(self) -> int:
