@@ -123,7 +123,9 @@ def records_of(loaded: LoadedPartition, host: int | None = None) -> Iterator[pa.
     if host is None:
         yield from shard_of(loaded).records()
         return
-    from meguri_store.merge import Merge  # noqa: PLC0415 - imports numba, which those who ask for no host do without
+    # These import numba, which those who ask for no host do without.
+    from meguri_store.freshness_plan import plan_schedule  # noqa: PLC0415
+    from meguri_store.merge import Merge  # noqa: PLC0415
 
     store: Any = loaded.service
 
@@ -131,7 +133,8 @@ def records_of(loaded: LoadedPartition, host: int | None = None) -> Iterator[pa.
         first, last = store.base.host_range(group)
         return not first <= host <= last
 
-    for chunk in Merge(store.base, store.log.of_host(host), store.rules).rows(skip=elsewhere):
+    plan = plan_schedule(store.base, store.log, store.rules)
+    for chunk in Merge(store.base, store.log.of_host(host), store.rules, plan=plan).rows(skip=elsewhere):
         mine = chunk.column("host_key").to_numpy() == np.uint64(host)
         if mine.any():
             yield chunk.filter(pa.array(mine))

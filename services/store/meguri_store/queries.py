@@ -5,7 +5,7 @@ A single record is found without the compiled kernels, so that a command about o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,10 +70,13 @@ class Shard:
             self._planned = self._log.count, plan_schedule(self._base, self._log, self._rules)
         return self._planned[1]
 
-    def _merge(self, log: OpLog, base: Any) -> Merge:
+    def _merge(self, log: OpLog, base: Any, *, hours: bool = True) -> Merge:
+        """A pass over the records; without their `hours` by worth, which need a look at the whole delta."""
         from meguri_store.merge import Merge  # noqa: PLC0415 - imports numba, which `get` does without
 
-        return Merge(base, log, self._rules, plan=self._plan())
+        if hours:
+            return Merge(base, log, self._rules, plan=self._plan())
+        return Merge(base, log, replace(self._rules, reschedule=False))
 
     def get(self, host_key: int, path_key: int) -> dict[str, Any] | None:
         """The record of a URL by column name, or None where it isn't known."""
@@ -116,7 +119,7 @@ class Shard:
         `first_row` is the row in the present generation; None for a host that isn't in it.
         """
         base = _OneHost(self._base, host_key)
-        merge = self._merge(self._log.of_host(host_key), base)
+        merge = self._merge(self._log.of_host(host_key), base, hours=False)
         for _ in merge.rows():
             pass
         records = [record for table in merge.hosts(self._group_by) for record in table.to_pylist()]
@@ -157,7 +160,7 @@ class Shard:
 
     def hosts(self) -> Iterator[pa.Table]:
         """All host records in order, a chunk at a time; `first_row` is the row among `records`."""
-        merge = self._merge(self._log, self._base)
+        merge = self._merge(self._log, self._base, hours=False)
         for _ in merge.rows():
             pass
         yield from merge.hosts(self._group_by)
