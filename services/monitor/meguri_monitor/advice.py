@@ -190,12 +190,11 @@ def _why_behind(condition: Condition) -> str:
 
 def _instances_wanted(condition: Condition) -> int:
     """Enough to keep up with what arrives at the target share; one more at least, all partitions at most."""
-    least = condition.instances + 1
+    wanted = condition.instances + 1.0
     if condition.consumed > 0 and condition.arrived > 0:
         share = condition.busy or 1.0
-        needed = math.ceil(condition.instances * share * condition.arrived / condition.consumed / _TARGET)
-        least = max(least, needed)
-    return min(least, condition.partitions)
+        wanted = max(wanted, condition.instances * share * condition.arrived / condition.consumed / _TARGET)
+    return math.ceil(min(wanted, condition.partitions))
 
 
 def _could_be_fewer(condition: Condition) -> bool:

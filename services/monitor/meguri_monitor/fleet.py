@@ -157,7 +157,8 @@ class Fleet:
         }
 
     def _is_ours(self, sample: Sample, heard: float) -> bool:
-        if self._any_campaign and sample.campaign != self.campaign and heard - self._campaign_heard > SILENT_AFTER:
+        silent = self.campaign is None or heard - self._campaign_heard > SILENT_AFTER
+        if self._any_campaign and sample.campaign != self.campaign and silent:
             self.campaign = sample.campaign
             self._instances.clear()
             self._partitions.clear()
