@@ -49,7 +49,7 @@ def due(data: Path, now: int | None, count: int, host: str | None, *, by_priorit
         latest_hour,
         record_document,
     )
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.looking import open_view  # noqa: PLC0415 - see above
 
     with open_view(data) as view:
         key = None

@@ -48,7 +48,7 @@ def explain(url: str, data: Path, base: str | None, *, as_json: bool) -> int:
       meguri explain ../a --base https://www.example.org/b/c --data ./meguri-data --json
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
     from meguri.embedded.explain import explain_url  # noqa: PLC0415 - --help must not pay for numba
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.looking import open_view  # noqa: PLC0415 - see above
 
     with open_view(data) as view:
         story = explain_url(view, os.fsencode(url), None if base is None else os.fsencode(base))

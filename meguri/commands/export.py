@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from meguri.embedded.view import View
+    from meguri.looking import Viewer
 
 __all__ = ["Wanted", "export", "tables_of"]
 
@@ -97,7 +97,7 @@ def export(
     if form == "parquet" and output in {None, "-"}:
         raise click.UsageError("a Parquet file has its index at its end, so it can't be piped: give --output")
     from meguri.embedded.questions import group_of  # noqa: PLC0415 - --help must not pay for numba
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.looking import open_view  # noqa: PLC0415 - see above
 
     with open_view(data) as view:
         key = None
@@ -125,7 +125,7 @@ def export(
             ) from problem
 
 
-def tables_of(view: View, number: int, wanted: Wanted) -> Iterator[pa.Table]:
+def tables_of(view: Viewer, number: int, wanted: Wanted) -> Iterator[pa.Table]:
     """Records of a partition that are wanted, in store order, a chunk at a time. The partition is let go afterwards."""
     import numpy as np  # noqa: PLC0415 - --help must not pay for it
     import pyarrow as pa  # noqa: PLC0415 - see above
@@ -148,7 +148,7 @@ def tables_of(view: View, number: int, wanted: Wanted) -> Iterator[pa.Table]:
     view.forget()
 
 
-def _partitions(view: View, host: int | None) -> list[int]:
+def _partitions(view: Viewer, host: int | None) -> list[int]:
     from meguri_common.keys import partition_of  # noqa: PLC0415 - imports numpy, which --help must not pay for
 
     count = view.count("store")

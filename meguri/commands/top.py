@@ -41,7 +41,7 @@ def top(data: Path, count: int, *, why: bool, as_json: bool) -> None:
       meguri top --data ./meguri-data -n 100 --why --json | jq '.urls[].url'
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
     from meguri.embedded.questions import record_document, top_urls  # noqa: PLC0415 - --help must not pay for numba
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.looking import open_view  # noqa: PLC0415 - see above
 
     with open_view(data) as view:
         rows = top_urls(view.partitions, count, why=why)

@@ -75,6 +75,7 @@ def create(loaded: Loaded, partitions: int | None, policy: Path | None, *, as_js
         _refuse_used(loaded, cluster, found)
     campaign = create_campaign(data, partitions=asked, policy=policy)
     made = set(cluster.create([plan for plan in plans if plan.topic not in found]))
+    cluster.await_topics(plans)
     # Another may have made one meanwhile; and one that was made now counts as planned: metadata come late.
     now = {
         plan.topic: FoundTopic(plan.partitions, plan.replication, plan.config) for plan in plans if plan.topic in made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meguri.fleet.topics import FoundTopic
@@ -11,13 +12,14 @@ from meguri_common.errors import BrokerUnreachable, BusError, TopicMismatch
 from meguri_common.kafka import kafka_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from meguri.fleet.topics import TopicPlan
     from meguri_common.config import KafkaSettings
 
-__all__ = ["Cluster", "client_errors", "quiet_logger"]
+__all__ = ["Cluster", "quiet_logger"]
 
+_LOOK_SECONDS = 0.1
 _OLD_BROKER_SETTINGS = ("inter.broker.protocol.version", "zookeeper.connect")
 """Settings that every broker before 4.0 has, and none since."""
 
@@ -28,23 +30,6 @@ def quiet_logger() -> logging.Logger:
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
     return logger
-
-
-@contextmanager
-def client_errors(doing: str) -> Iterator[None]:
-    """Turn errors of the client into `BusError`.
-
-    Args:
-        doing: what failed, for the message.
-    """
-    kafka = kafka_module()
-    try:
-        yield
-    except kafka.KafkaException as problem:
-        error = problem.args[0]
-        kind = BrokerUnreachable if error.name() in {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"} else BusError
-        msg = f"{doing}: {error.str()}"
-        raise kind(msg) from problem
 
 
 class Cluster:
@@ -68,10 +53,16 @@ class Cluster:
         self._kafka = kafka_module()
         self._problems: list[str] = []
         config = kafka.client_config()
-        with client_errors("the settings for Kafka"):
+        from meguri_common.bus.kafka.failures import Patience  # noqa: PLC0415 - it needs the client
+
+        self._patience = Patience(timeout)
+        try:
             self._admin = self._admin_module.AdminClient(
                 {**config, "error_cb": lambda error: self._problems.append(error.str())}, logger=quiet_logger()
             )
+        except self._kafka.KafkaException as problem:
+            msg = f"the settings for Kafka: {problem.args[0].str()}"
+            raise BusError(msg) from problem
 
     def brokers(self) -> int:
         """How many there are.
@@ -91,8 +82,7 @@ class Cluster:
         resources = self._admin_module.ConfigResource
         for number in sorted(self._metadata().brokers):
             asked = resources(resources.Type.BROKER, str(number))
-            with client_errors(f"broker {number}: its settings can't be read"):
-                config = self._result(self._admin.describe_configs([asked], request_timeout=self._timeout))
+            config = self._patience.ask(f"the settings of broker {number}", partial(self._config, asked))
             old = next((name for name in _OLD_BROKER_SETTINGS if name in config), None)
             if old is not None:
                 version = config[old].value if old == _OLD_BROKER_SETTINGS[0] else "before 4.0"
@@ -105,16 +95,17 @@ class Cluster:
         there = [name for name in names if name in metadata]
         resources = self._admin_module.ConfigResource
         asked = [resources(resources.Type.TOPIC, name) for name in there]
-        found = {}
-        answers = self._admin.describe_configs(asked, request_timeout=self._timeout) if asked else {}
-        for resource, answer in answers.items():
-            with client_errors(f"{resource.name}: its settings can't be read"):
+
+        def ask(left: float) -> dict[str, FoundTopic]:
+            found = {}
+            for resource, answer in self._admin.describe_configs(asked, request_timeout=left).items():
                 config = {name: entry.value for name, entry in answer.result().items()}
-            partitions = metadata[resource.name].partitions
-            found[resource.name] = FoundTopic(
-                len(partitions), max(len(each.replicas) for each in partitions.values()), config
-            )
-        return found
+                partitions = metadata[resource.name].partitions
+                replicas = max(len(each.replicas) for each in partitions.values())
+                found[resource.name] = FoundTopic(len(partitions), replicas, config)
+            return found
+
+        return self._patience.ask("the settings of topics", ask) if asked else {}
 
     def create(self, plans: Sequence[TopicPlan]) -> list[str]:
         """Make topics.
@@ -137,6 +128,24 @@ class Cluster:
                     msg = f"{name} can't be made: {problem.args[0].str()}"
                     raise BusError(msg) from problem
         return made
+
+    def await_topics(self, plans: Sequence[TopicPlan]) -> None:
+        """Return when topics that were made just now can be used: each of their partitions has a leader.
+
+        Raises:
+            BusError: they aren't, in time.
+        """
+        deadline = self._patience.deadline()
+        missing = [plan.topic for plan in plans]
+        while True:
+            metadata = self._metadata().topics
+            missing = [name for name in missing if not _is_led(metadata.get(name))]
+            if not missing:
+                return
+            if self._patience.over(deadline):
+                msg = f"{', '.join(missing)}: made, but not ready within {self._timeout:g} s"
+                raise BusError(msg)
+            time.sleep(_LOOK_SECONDS)
 
     def partitions(self, topic: str) -> int:
         """Number of partitions of a topic.
@@ -167,28 +176,45 @@ class Cluster:
         """The group's stable positions; None where it never committed."""
         places = [self._kafka.TopicPartition(topic, number) for number in range(count)]
         asked = self._kafka.ConsumerGroupTopicPartitions(group, places)
-        with client_errors(f"the positions of {group} can't be read"):
-            answer = self._result(
-                self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=self._timeout)
-            )
-        found = {place.partition: place.offset for place in answer.topic_partitions}
+
+        def ask(left: float) -> Any:
+            answers = self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=left)
+            try:
+                return self._result(answers).topic_partitions
+            except self._kafka.KafkaException as problem:
+                if problem.args[0].name() == "GROUP_ID_NOT_FOUND":
+                    return []
+                raise
+
+        answer = self._patience.ask(f"the positions of {group}", ask)
+        found = {place.partition: place.offset for place in answer}
         return [found[number] if found.get(number, -1) >= 0 else None for number in range(count)]
 
     def members(self, group: str) -> int:
         """How many instances are in a group."""
-        with client_errors(f"the group {group} can't be described"):
-            found = self._result(self._admin.describe_consumer_groups([group], request_timeout=self._timeout))
-        return len(found.members)
+
+        def ask(left: float) -> int:
+            try:
+                return len(self._result(self._admin.describe_consumer_groups([group], request_timeout=left)).members)
+            except self._kafka.KafkaException as problem:
+                if problem.args[0].name() == "GROUP_ID_NOT_FOUND":
+                    return 0
+                raise
+
+        return self._patience.ask(f"the group {group}", ask)
+
+    def _config(self, asked: Any, left: float) -> Any:
+        return self._result(self._admin.describe_configs([asked], request_timeout=left))
 
     def _offsets(self, topic: str, count: int, where: Any) -> list[int]:
         asked = {self._kafka.TopicPartition(topic, number): where for number in range(count)}
-        with client_errors(f"{topic}: its offsets can't be read"):
-            answers = self._admin.list_offsets(
-                asked,
-                isolation_level=self._kafka.IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._timeout,
-            )
-            found = {place.partition: answer.result().offset for place, answer in answers.items()}
+        level = self._kafka.IsolationLevel.READ_UNCOMMITTED
+
+        def ask(left: float) -> dict[int, int]:
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left)
+            return {place.partition: answer.result().offset for place, answer in answers.items()}
+
+        found = self._patience.ask(f"the offsets of {topic}", ask)
         return [found[number] for number in range(count)]
 
     def _metadata(self) -> Any:
@@ -204,3 +230,7 @@ class Cluster:
     def _result(answers: dict[Any, Any]) -> Any:
         (answer,) = answers.values()
         return answer.result()
+
+
+def _is_led(topic: Any) -> bool:
+    return topic is not None and bool(topic.partitions) and all(part.leader >= 0 for part in topic.partitions.values())

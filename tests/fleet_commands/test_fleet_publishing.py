@@ -83,6 +83,14 @@ def test_the_faults_that_are_meant_really_strike(say):
     assert min(struck[name] for name in ("aborted", "unknown outcome", "power failure")) >= 3
 
 
+def test_what_was_acknowledged_survives_a_power_failure():
+    world = FleetWorld(12)
+    lines = content_of(world, 50)
+    assert publish(world, world.bus.view("a"), b"\n".join(lines))
+    world.bus.power_failure()
+    check(world, lines)
+
+
 def test_an_input_that_grew_goes_on_where_it_ended():
     world = FleetWorld(1)
     lines = content_of(world, 120)
