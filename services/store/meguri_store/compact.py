@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meguri_store.background import Abandoned
 from meguri_store.freshness_plan import level_of, plan_schedule
 from meguri_store.generation import shard_folder
 from meguri_store.merge import CHUNK_ROWS, Merge
@@ -67,6 +68,7 @@ def compact(
     identity: CampaignIdentity,
     token: Callable[[], str],
     group_rows: int = CHUNK_ROWS,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> Compacted:
     """Merge base and delta into a new, durable generation of the shard.
 
@@ -83,8 +85,10 @@ def compact(
         identity: the campaign.
         token: a random part of a name.
         group_rows: rows of a row group.
+        given_up: asked before each row group whether to stop.
 
     Raises:
+        Abandoned: it was given up.
         CorruptGeneration: the base can't be read.
         OSError: the new one can't be written.
     """
@@ -94,7 +98,7 @@ def compact(
     return publish_generation(
         files,
         partition,
-        merge.pieces(),
+        _unless(given_up, merge.pieces()),
         lambda: merge.hosts(identity.group_by),
         lambda: Changes(merge.inserted, merge.updated, before - merge.updated),
         expected=before + len(merge.new.host),
@@ -103,8 +107,16 @@ def compact(
         token=token,
         group_rows=group_rows,
         base=base,
-        level=plan.level if plan else None,
+        level=(lambda: plan.level) if plan else None,
     )
+
+
+def _unless(given_up: Callable[[], bool], pieces: Iterator[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        if given_up():
+            msg = "a compaction was given up"
+            raise Abandoned(msg)
+        yield piece
 
 
 def publish_generation(
@@ -120,7 +132,7 @@ def publish_generation(
     token: Callable[[], str],
     group_rows: int = CHUNK_ROWS,
     base: Generation | None = None,
-    level: LevelState | None = None,
+    level: Callable[[], LevelState] | None = None,
 ) -> Compacted:
     """Write records, given in store order, as a new, durable generation. If anything fails, nothing of it stays.
 
@@ -137,8 +149,8 @@ def publish_generation(
         token: a random part of a name.
         group_rows: rows of a row group.
         base: the generation that pieces speak of.
-        level: where the water stands after all that is in the records; None: where it stood with the base. What is
-            scheduled is summed over the records.
+        level: where the water stands after all that is in the records, asked at the end; None: where it stood with the
+            base. What is scheduled is summed over the records.
 
     Raises:
         CorruptGeneration: the base can't be read.
@@ -148,7 +160,6 @@ def publish_generation(
     files.make_folder(shard)
     sequence = next_sequence(files, shard, offset)
     made = GenerationFiles(files, shard, f"g{offset:012d}-{sequence}-{token()}")
-    tau, _, reschedules = level or level_of(base)
     with made.published():
         with made.create("urls") as sink:
             writer = UrlWriter(sink, base, expected, group_rows)
@@ -159,6 +170,7 @@ def publish_generation(
             host_count = write_hosts(sink, hosts())
         writer.filter.write(made)
         changed = changes()
+        tau, _, reschedules = level() if level else level_of(base)
         meta = writer.summary.meta(
             partition=partition,
             offset=offset,

@@ -33,13 +33,14 @@ class OpLog:
     def __init__(self) -> None:
         self.count = 0
         """Operations so far; the next one's number."""
+        self._bytes = 0
         self._chunks: dict[RowKind, list[_Chunk]] = {kind: [] for kind in KINDS}
         self._loose: dict[RowKind, int] = dict.fromkeys(KINDS, 0)
 
     @property
     def bytes(self) -> int:
         """Memory that the operations take."""
-        return sum(numbers.nbytes + batch.nbytes for chunks in self._chunks.values() for numbers, batch in chunks)
+        return self._bytes
 
     def rows(self, kind: RowKind) -> int:
         """Operations of a kind."""
@@ -55,6 +56,7 @@ class OpLog:
             return
         chunks = self._chunks[kind]
         chunks.append((numbers, batch))
+        self._bytes += numbers.nbytes + batch.nbytes
         self.count = max(self.count, int(numbers[-1]) + 1)
         self._loose[kind] += 1
         if self._loose[kind] >= _LOOSE:
@@ -75,10 +77,21 @@ class OpLog:
         """The operations from number `start` on, numbered anew from 0."""
         rest = OpLog()
         for kind in KINDS:
-            numbers, batch = self.table(kind, start)
-            rest.restore(kind, numbers - start, batch)
+            for numbers, batch in self._chunks[kind]:
+                skipped = int(np.searchsorted(numbers, start))
+                rest.restore(kind, numbers[skipped:] - start, batch.slice(skipped))
         rest.count = self.count - start
         return rest
+
+    def until(self, end: int) -> OpLog:
+        """The operations below number `end`, which stay as they are whatever is added later."""
+        part = OpLog()
+        for kind in KINDS:
+            for numbers, batch in self._chunks[kind]:
+                taken = int(np.searchsorted(numbers, end))
+                part.restore(kind, numbers[:taken], batch.slice(0, taken))
+        part.count = end
+        return part
 
     def of_host(self, host_key: int) -> OpLog:
         """The operations on one host and its URLs, numbers kept."""

@@ -5,6 +5,8 @@ Intake never reads the base. What comes in is kept as it came; generations, quer
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,8 @@ from meguri_common.topics import DELTAS
 from meguri_common.wire.columns import numbers
 from meguri_common.wire.envelope import decode
 from meguri_common.wire.schemas import RowKind
-from meguri_store.delta_file import is_delta, plan_delta, read_deltas, write_delta
+from meguri_store.background import Abandoned
+from meguri_store.delta_chain import DeltaChain
 from meguri_store.freshness_rules import DEFAULTS, fold_rules
 from meguri_store.generation import FILES, Generation, shard_folder
 from meguri_store.oplog import KINDS, OpLog
@@ -31,11 +34,17 @@ if TYPE_CHECKING:
     from meguri_common.runtime.outputs import Outputs
     from meguri_common.runtime.service import Service
     from meguri_common.runtime.snapshots import FileRef, SnapshotReader, SnapshotWriter
+    from meguri_store.background import Job, Jobs
 
 __all__ = ["SERVICE", "CompactionRules", "Store", "Totals", "fold_rules", "load_shard", "store_spec"]
 
+_log = logging.getLogger(__name__)
+
 SERVICE = "store"
 LOGIC_VERSION = 2
+_PATIENCE = 4
+"""Intake waits for a compaction when what came since it began would be enough for so many others."""
+_OLD_SHARE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,10 @@ class CompactionRules:
     """Operations below which the delta is left alone."""
     share: float = 0.5
     """Share of the base's rows that the delta must have reached."""
+    bytes: int = 256 << 20
+    """Memory of the delta that is enough, whatever its share."""
+    age: float = math.inf
+    """Seconds since the last compaction after which one hundredth of the base's rows is enough."""
     group_rows: int = 131_072
     """Rows of a row group."""
 
@@ -70,6 +83,18 @@ class Totals:
     """Memory that they take."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A generation that a snapshot may name."""
+
+    generation: Generation
+    references: tuple[FileRef, ...]
+    count: int
+    """Operations of the log that it holds."""
+    hosts: np.typing.NDArray[np.uint64]
+    """Its host keys, in order."""
+
+
 def load_shard(
     files: FileSystem, references: Sequence[FileRef], identity: CampaignIdentity
 ) -> tuple[Generation | None, tuple[FileRef, ...]]:
@@ -91,6 +116,9 @@ class Store:
         token: Callable[[], str],
         parameters: Parameters,
         compaction: CompactionRules = CompactionRules(),
+        *,
+        jobs: Jobs | None = None,
+        now: Callable[[], float] = float,
     ) -> None:
         """An empty shard.
 
@@ -101,6 +129,8 @@ class Store:
             token: a random part of a file name.
             parameters: by name, see `freshness_rules`.
             compaction: when to compact.
+            jobs: who compacts, beside the intake; by default a snapshot that is due for it does.
+            now: clock for the age of a delta, seconds.
         """
         self.partition = partition
         self.rules = fold_rules(parameters)
@@ -113,8 +143,17 @@ class Store:
         self._compaction = compaction
         self._asked = False
         self._base_hosts: np.typing.NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self._saving: tuple[Generation, int] | None = None
-        """A generation that the last `save` made, and the operations in it."""
+        self._deltas = DeltaChain(partition)
+        self._saving: Prepared | None = None
+        """The generation that the last `save` made or named, where there is one."""
+        self._saved = 0, 0
+        """Operations that the last `save` made durable, and the inbox offset after them."""
+        self._jobs = jobs
+        self._job: Job[Prepared] | None = None
+        self._job_count = 0
+        self._now = now
+        self._begun = now()
+        self._held_off = 0
         self._taken = dict.fromkeys(KINDS, 0)
         """Rows taken in since the state was loaded, by kind."""
 
@@ -133,64 +172,135 @@ class Store:
             self._taken[kind] += batch.num_rows
 
     def wants_compaction(self) -> bool:
-        """Whether the delta has grown to its share of the base."""
+        """Whether a snapshot is due: the delta has grown to its bounds, or a compaction in the background has ended."""
+        job = self._job
+        return self._grown(self.log.count) if job is None else job.ended() or self._overgrown(job)
+
+    def _grown(self, operations: int) -> bool:
+        """Whether so many operations are to be compacted."""
         base_rows = self.base.meta.urls if self.base else 0
-        return self.log.count >= max(self._compaction.rows, base_rows * self._compaction.share)
+        rules = self._compaction
+        if operations < max(self._held_off, 1):
+            return False
+        if operations >= rules.rows and (operations >= base_rows * rules.share or self.log.bytes >= rules.bytes):
+            return True
+        return operations * _OLD_SHARE >= base_rows and self._now() - self._begun >= rules.age
+
+    def _overgrown(self, job: Job[Prepared]) -> bool:
+        """Whether so much has come in since a compaction began that intake has to wait for it."""
+        return self._grown((self.log.count - self._job_count) // _PATIENCE) and not job.ended()
 
     def request_compaction(self) -> None:
         """Let the next `save` compact whatever the size; nothing happens to a shard without changes."""
         self._asked = True
 
     def save(self, writer: SnapshotWriter) -> None:
-        """Write a new generation, or a delta file with the operations since the last snapshot."""
-        self._saving = None
-        if self.log.count and not writer.quick and (self._asked or self.wants_compaction()):
-            self._compact(writer)
-            return
-        for reference in writer.previous:
-            if reference.role in FILES:
-                writer.keep(reference)
-        before = [reference for reference in writer.previous if is_delta(reference)]
-        saved_rows = sum(reference.rows for reference in before)
-        if saved_rows == self.log.count:
-            for reference in before:
-                writer.keep(reference)
-            return
-        plan = plan_delta(before)
-        for reference in plan.kept:
-            writer.keep(reference)
-        size = write_delta(writer, self.partition, self.log, plan)
-        writer.changed_bytes += size * (self.log.count - saved_rows) // (self.log.count - plan.start)
+        """Write a new generation, or a delta file with the operations since the last snapshot.
 
-    def _compact(self, writer: SnapshotWriter) -> None:
+        With a compactor it is always a delta file, beside which a generation made in the background may be named, but
+        where a compaction was requested.
+        """
+        self._saving = None
+        self._saved = (self.log.count, writer.offset)
+        prepared = self._finished(wait=not writer.quick)
+        if self.log.count and not writer.quick and (self._asked or (self._jobs is None and self.wants_compaction())):
+            self._give_up()
+            prepared = self._prepare(self.log, self.base, writer.offset)
+        if prepared is None:
+            for reference in writer.previous:
+                if reference.role in FILES:
+                    writer.keep(reference)
+        else:
+            for reference in prepared.references:
+                writer.keep(reference)
+            writer.generation_bytes += sum(reference.size for reference in prepared.references)
+        self._deltas.write(writer, self.log, prepared.count if prepared else 0)
+        self._saving = prepared
+
+    def _prepare(
+        self, log: OpLog, base: Generation | None, offset: int, given_up: Callable[[], bool] = lambda: False
+    ) -> Prepared:
+        """Make the generation after `base` and the operations of `log`."""
         from meguri_store.compact import compact  # noqa: PLC0415 - imports numba, which a look-up does without
 
         made = compact(
             self._files,
             self.partition,
-            self.base,
-            self.log,
+            base,
+            log,
             self.rules,
-            offset=writer.offset,
+            offset=offset,
             identity=self.identity,
             token=self._token,
             group_rows=self._compaction.group_rows,
+            given_up=given_up,
         )
-        for reference in made.references:
-            writer.keep(reference)
-        writer.generation_bytes += made.bytes
-        self._saving = (Generation.open(self._files, made.folder, self.identity), self.log.count)
+        generation = Generation.open(self._files, made.folder, self.identity)
+        return Prepared(generation, made.references, log.count, _host_keys(generation))
+
+    def _start(self) -> None:
+        """Begin a compaction of what the last snapshot holds, in the background."""
+        assert self._jobs is not None, "only with a compactor"
+        count, offset = self._saved
+        log, folder = self.log.until(count), self.base.folder if self.base else None
+
+        def work(given_up: Callable[[], bool]) -> Prepared:
+            # Readers of the base in other threads have files of their own.
+            base = Generation.open(self._files, folder, self.identity) if folder else None
+            return self._prepare(log, base, offset, given_up)
+
+        self._job, self._job_count = self._jobs.submit(work), count
+
+    def _finished(self, *, wait: bool) -> Prepared | None:
+        """What the compaction in the background has made, if it has ended well.
+
+        Raises:
+            CorruptGeneration: it couldn't read its base.
+        """
+        job = self._job
+        if job is not None and wait and self._overgrown(job):
+            _log.warning("shard %d: intake waits for a compaction, the delta grows faster", self.partition)
+            job.wait()
+        if job is None or not job.ended():
+            return None
+        try:
+            return job.result()
+        except (OSError, Abandoned) as problem:
+            _log.warning("shard %d: a compaction failed, its delta stays: %s", self.partition, problem)
+        except BaseException:
+            self._fail()
+            raise
+        self._fail()
+        return None
+
+    def _fail(self) -> None:
+        """Try again when the delta has grown by a quarter."""
+        self._job = None
+        self._held_off = self.log.count + self.log.count // 4
+
+    def _give_up(self) -> None:
+        """End the compaction in the background, if there is one, without its result."""
+        if self._job is not None:
+            self._job.give_up()
+            self._job.wait()
+            self._job = None
 
     def saved(self) -> None:
-        """Go on from the generation that the last `save` made, if it made one."""
-        if self._saving is None:
-            return
-        generation, count = self._saving
-        self._saving = None
-        self._asked = False
-        self.log = self.log.since(count)
-        self._adopt(generation)
-        self.point_current()
+        """Go on from the generation that the last `save` made or named, if there was one; begin the next one if due."""
+        count, offset = self._saved
+        prepared, self._saving = self._saving, None
+        self._deltas.written()
+        if prepared is not None:
+            self._asked = False
+            self._job = None
+            self._held_off = 0
+            self._begun = self._now()
+            self.log = self.log.since(prepared.count)
+            self._saved = count - prepared.count, offset
+            self.base, self._base_hosts = prepared.generation, prepared.hosts
+            self.point_current()
+        if self._jobs is not None and self._job is None and self._grown(self._saved[0]):
+            self._start()
 
     def load(self, reader: SnapshotReader) -> None:
         """Take over a snapshot: its generation and the operations in its delta files.
@@ -200,14 +310,9 @@ class Store:
             CampaignMismatch: it belongs to another campaign.
         """
         generation, _ = load_shard(self._files, reader.files, self.identity)
-        self.log = read_deltas(reader)
+        self.log = self._deltas.read(reader)
         if generation is not None:
-            self._adopt(generation)
-
-    def _adopt(self, generation: Generation) -> None:
-        self.base = generation
-        keys = [table.column("host_key").to_numpy() for table in generation.hosts(["host_key"])]
-        self._base_hosts = np.concatenate([*keys, np.zeros(0, np.uint64)])
+            self.base, self._base_hosts = generation, _host_keys(generation)
 
     def point_current(self) -> None:
         """Let other tools find the generation in force: only its owner does, at a start and when it publishes."""
@@ -251,6 +356,11 @@ class Store:
         }
 
 
+def _host_keys(generation: Generation) -> np.typing.NDArray[np.uint64]:
+    keys = [table.column("host_key").to_numpy() for table in generation.hosts(["host_key"])]
+    return np.concatenate([*keys, np.zeros(0, np.uint64)])
+
+
 def _wants_compaction(service: Service) -> bool:
     assert isinstance(service, Store), "the spec makes stores"
     return service.wants_compaction()
@@ -267,6 +377,9 @@ def store_spec(
     token: Callable[[], str],
     parameters: Parameters | None = None,
     compaction: CompactionRules = CompactionRules(),
+    *,
+    jobs: Jobs | None = None,
+    now: Callable[[], float] = float,
 ) -> ServiceSpec:
     """How the runtime makes the store's shards; see `Store`."""
     given = {**DEFAULTS, **(parameters or {})}
@@ -274,7 +387,7 @@ def store_spec(
     return ServiceSpec(
         name=SERVICE,
         input_topic=DELTAS,
-        create=lambda partition, held: Store(partition, identity, files, token, held, compaction),
+        create=lambda partition, held: Store(partition, identity, files, token, held, compaction, jobs=jobs, now=now),
         logic_version=LOGIC_VERSION,
         parameters=given,
         folders=lambda partition: (shard_folder(partition),),
