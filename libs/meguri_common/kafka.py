@@ -19,7 +19,7 @@ def kafka_module(name: str = "confluent_kafka") -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as problem:
-        if problem.name != "confluent_kafka":
+        if (problem.name or "").partition(".")[0] != "confluent_kafka":
             raise
         msg = "speaking to Kafka needs the package confluent-kafka; install it with: pip install 'meguri[kafka]'"
         raise MissingExtra(msg) from None

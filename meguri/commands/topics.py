@@ -63,7 +63,7 @@ def create(loaded: Loaded, partitions: int | None, policy: Path | None, *, as_js
     from meguri.fleet.cluster import Cluster  # noqa: PLC0415 - --help must not pay for it
     from meguri.fleet.topics import FoundTopic, mismatches, plan_topics  # noqa: PLC0415 - see above
 
-    cluster, data = Cluster(loaded.settings.kafka), data_of(loaded)
+    data, cluster = data_of(loaded), Cluster(loaded.settings.kafka)
     cluster.check_version()
     known = find_campaign(data)
     asked = partitions or loaded.settings.topics.partitions
@@ -108,9 +108,9 @@ def check(loaded: Loaded, *, as_json: bool) -> int:
     from meguri.fleet.cluster import Cluster  # noqa: PLC0415 - see above
     from meguri.fleet.topics import mismatches, plan_topics  # noqa: PLC0415 - see above
 
+    campaign = open_campaign(data_of(loaded))
     cluster = Cluster(loaded.settings.kafka)
     cluster.check_version()
-    campaign = open_campaign(data_of(loaded))
     _same_partitions(loaded, campaign)
     plans = plan_topics(loaded.settings, campaign.identity.partitions, cluster.brokers())
     wrong = mismatches(plans, cluster.topics([plan.topic for plan in plans]))
