@@ -12,7 +12,7 @@ from meguri.commands.showing import columns, data_option, json_option, print_jso
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["inspect"]
+__all__ = ["inspect", "say_path"]
 
 
 @click.command()
@@ -58,7 +58,7 @@ def inspect(data: Path, count: int, *, verify: bool, rejects: bool, as_json: boo
             if not as_json:
                 click.echo(f"{total:,} events rejected, {len(found):,} listed", err=True)
         elif verify:
-            document = {"ok": True, **verify_folder(view, _say)}
+            document = {"ok": True, **verify_folder(view, say_path)}
             lines = [", ".join(f"{value:,} {name}" for name, value in document.items() if name != "ok") + ": all whole"]
         else:
             document = inspect_folder(view)
@@ -70,7 +70,8 @@ def inspect(data: Path, count: int, *, verify: bool, rejects: bool, as_json: boo
         click.echo(line)
 
 
-def _say(path: str) -> None:
+def say_path(path: str) -> None:
+    """Tell a terminal what is read next."""
     if sys.stderr.isatty():
         click.echo(f"reading {path}", err=True)
 

@@ -139,6 +139,8 @@ def build_folder(
             built.bytes += result.result.bytes
         built.repeats = load.rows - built.urls
         if not built.failed:
+            for partition in set(range(campaign.identity.partitions)) - set(partitions):
+                work.foundation.found(partition, None)
             campaign.finish()
     finally:
         campaign.close()

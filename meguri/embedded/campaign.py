@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meguri.embedded.marks import UNFINISHED, check_finished, check_founded, mark_finished, start_over
 from meguri_canonicalizer.parser import PARSER_LEVEL
 from meguri_canonicalizer.policy import DEFAULT, Policy, load_policy
 from meguri_canonicalizer.service import canonicalizer_spec
@@ -32,14 +33,12 @@ if TYPE_CHECKING:
     from meguri_common.runtime.partition import LoadedPartition
     from meguri_common.runtime.service import ServiceSpec
 
-__all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "service_specs", "view_campaign"]
+__all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "reopen_campaign", "service_specs", "view_campaign"]
 
 DEFAULT_PARTITIONS = 8
 _IDENTITY = "campaign/identity"
 _POLICY = "campaign/policy"
 _PARAMETERS = "campaign/parameters"
-_UNFINISHED = "campaign/unfinished"
-"""While this row is there, a command that makes the folder has not come to its end; it holds the command's name."""
 _BUS_FILE = "bus.db"
 
 _WAY_OUT = "Give the folder of a campaign with --data, or start one with: meguri run INPUT --data DIR"
@@ -78,14 +77,8 @@ class Campaign:
             producer.close()
 
     def finish(self) -> None:
-        """What the folder was made of is all there, and durable: from here on it is a campaign like any other."""
-        self.bus.barrier()
-        producer = self.bus.producer("campaign")
-        producer.begin()
-        producer.delete([_UNFINISHED])
-        producer.commit()
-        producer.close()
-        self.bus.barrier()
+        """End what `open_campaign(making=...)` began."""
+        mark_finished(self.bus)
 
     def close(self) -> None:
         """Let the folder go."""
@@ -140,20 +133,21 @@ def open_campaign(
             producer.put(_POLICY, source)
             producer.put(_IDENTITY, identity.encode())
             if making is not None:
-                producer.put(_UNFINISHED, making.encode())
+                producer.put(UNFINISHED, making.encode())
             producer.commit()
             producer.close()
             bus.barrier()
         else:
-            _check_finished(bus, data, making)
+            check_finished(bus, data, making)
             identity, compiled = _known(bus, known, data, partitions, given)
             if making is not None:
-                _start_over(LocalFiles(data))
+                start_over(LocalFiles(data))
         changed = json.loads(bus.get(_PARAMETERS) or b"{}")
         for service, values in (parameters or {}).items():
             changed[service] = {**changed.get(service, {}), **values}
         campaign = _campaign(data, identity, compiled, bus, changed, now)
         write_manifest(campaign.around.files, identity)
+        check_founded(data, bus, campaign.around, campaign.specs)
     except BaseException:
         bus.close()
         raise
@@ -166,17 +160,35 @@ def view_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campai
     Raises:
         DataFolderError: there is no campaign in it.
     """
-    if not (data / _BUS_FILE).is_file():
-        msg = f"{data}: no campaign there. {_WAY_OUT}"
-        raise DataFolderError(msg)
+    _check_there(data)
     bus = EmbeddedBus(data / _BUS_FILE, topics={}, now=now, read_only=True)
     try:
-        _check_finished(bus, data, None)
+        check_finished(bus, data, None)
         identity, compiled = _known(bus, bus.get(_IDENTITY), data, None, None)
-        return _campaign(data, identity, compiled, bus, {}, now)
+        campaign = _campaign(data, identity, compiled, bus, {}, now)
+        check_founded(data, bus, campaign.around, campaign.specs)
     except BaseException:
         bus.close()
         raise
+    return campaign
+
+
+def reopen_campaign(data: Path, *, now: Callable[[], float] = time.time) -> Campaign:
+    """Open a data folder to write where there is a campaign already.
+
+    Raises:
+        DataFolderLocked: another living process writes to it.
+        CampaignMismatch: suffix list or parser differ from those it was made with.
+        DataFolderError: there is no campaign in it, or it can't be used.
+    """
+    _check_there(data)
+    return open_campaign(data, now=now)
+
+
+def _check_there(data: Path) -> None:
+    if not (data / _BUS_FILE).is_file():
+        msg = f"{data}: no campaign there. {_WAY_OUT}"
+        raise DataFolderError(msg)
 
 
 def _check_folder(data: Path) -> None:
@@ -205,29 +217,6 @@ def _check_unused(data: Path) -> None:
             "Put back a copy of it, or start a new data folder."
         )
         raise DataFolderError(msg)
-
-
-def _check_finished(bus: EmbeddedBus, data: Path, making: str | None) -> None:
-    """Refuse a folder that a command has left half made, and a finished one to a command that makes one."""
-    left = bus.get(_UNFINISHED)
-    if left is None:
-        if making is not None:
-            msg = f"{data}: holds a campaign already, and meguri {making} makes a new one: give a new or empty folder"
-            raise DataFolderError(msg)
-    elif left.decode() != making:
-        msg = (
-            f"{data}: a meguri {left.decode()} into it has not come to its end. Start it again with the same inputs, "
-            "or remove the folder."
-        )
-        raise DataFolderError(msg)
-
-
-def _start_over(files: LocalFiles) -> None:
-    """Remove what an unfinished command has left of shards and snapshots: nobody has been told of it."""
-    for name in files.list("store"):
-        if files.is_folder(f"store/{name}"):
-            files.remove(f"store/{name}")
-    files.remove("state")
 
 
 def _topics(partitions: int) -> dict[str, int]:

@@ -57,8 +57,12 @@ class Foundation:
         """The data folder."""
         return LocalFiles(self.data)
 
-    def found(self, partition: int, made: Compacted) -> None:
+    def found(self, partition: int, made: Compacted | None) -> None:
         """Write the snapshots of dedup, prioritizer and store for a generation that has just been published.
+
+        Args:
+            partition: which one.
+            made: its generation; None where there are no records.
 
         Raises:
             CorruptGeneration: it can't be read back, or holds a URL twice.
@@ -66,6 +70,10 @@ class Foundation:
         """
         files = self.files()
         specs = {spec.name: spec for spec in service_specs(self.identity, self.policy, files, token, {})}
+        if made is None:
+            for name in ("dedup", "prioritizer", "store"):
+                self._save(specs[name], partition, specs[name].create(partition, dict(specs[name].parameters)))
+            return
         generation = Generation.open(files, made.folder, self.identity)
         self._save(specs["dedup"], partition, self._dedup(specs["dedup"], partition, generation))
         self._save(specs["prioritizer"], partition, _prioritizer(specs["prioritizer"], partition, generation))

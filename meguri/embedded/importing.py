@@ -158,6 +158,7 @@ def _shard(
     else:
         first_host, source = False, MadeHosts(files, spill, identity.group_by, host_facts(campaign))
     if not first_url and not first_host:
+        foundation.found(partition, None)
         return None
     made = import_shard(files, identity, partition, urls, source, token=token)
     foundation.found(partition, made)

@@ -93,7 +93,10 @@ def verify_folder(view: View, said: Callable[[str], None]) -> dict[str, int]:
     for spec in view.campaign.specs:
         for number in range(view.count(spec.name)) if spec.stateful else ():
             said(view.campaign.around.snapshots(spec, number).folder)
-            for snapshot in _verified_manifests(view, spec, number):
+            manifests = _verified_manifests(view, spec, number)
+            if not manifests:
+                _check_none_is_lacking(view, spec, number)
+            for snapshot in manifests:
                 read["manifests"] += 1
                 identity.check(snapshot.identity, f"a snapshot of {spec.name}, partition {number},")
                 read["files"] += _verified_files(view, spec, snapshot)
@@ -109,6 +112,11 @@ def verify_folder(view: View, said: Callable[[str], None]) -> dict[str, int]:
             raise CorruptGeneration(msg)
         read["generations"] += 1
         read["urls"] += meta.urls
+    for shard in shards:
+        link = view.campaign.data / shard.path / "current"
+        if link.is_symlink() and not link.exists():
+            msg = f"{shard.path}/current: points at {link.readlink()}, which isn't there"
+            raise CorruptGeneration(msg)
     return read
 
 
@@ -219,6 +227,21 @@ def _verified_manifests(view: View, spec: ServiceSpec, number: int) -> list[Snap
                 msg = f"{snapshots.folder}/{name}: altered, cut short, or a file that it names is missing or cut short"
                 raise CorruptSnapshot(msg)
     return whole
+
+
+def _check_none_is_lacking(view: View, spec: ServiceSpec, number: int) -> None:
+    """Refuse a partition without any snapshot, where there must have been one.
+
+    A first run begins by giving each partition of each service one: before that none of them has read anything.
+    """
+    bus = view.campaign.bus
+    partitions = range(view.count(spec.name))
+    begun = any(bus.committed(spec.name, TopicPartition(spec.input_topic, each)) for each in partitions)
+    if begun or bus.watermarks(TopicPartition(spec.input_topic, number))[0] > 0:
+        msg = (
+            f"{view.campaign.around.snapshots(spec, number).folder}: holds no snapshot, though {spec.name} has read on"
+        )
+        raise CorruptSnapshot(msg)
 
 
 def _verified_files(view: View, spec: ServiceSpec, snapshot: Snapshot) -> int:

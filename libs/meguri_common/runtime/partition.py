@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meguri_common.bus.port import TopicPartition
+from meguri_common.errors import BusError
 from meguri_common.runtime.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from meguri_common.runtime.service import Parameters, Service, ServiceSpec
     from meguri_common.runtime.snapshots import Snapshot
 
-__all__ = ["COMMIT_MARK", "LoadedPartition", "Surroundings", "take_snapshot"]
+__all__ = ["COMMIT_MARK", "LoadedPartition", "Surroundings", "retain", "take_snapshot"]
 
 COMMIT_MARK = "meguri/1"
 """Metadata of every offset that meguri commits. One without it was moved by another tool."""
@@ -99,14 +100,20 @@ def take_snapshot(
 
     Raises:
         OSError: the files could not be written; the state is unharmed, the last snapshot still counts.
+        BusError: the topic was made anew since the last snapshot.
     """
     (barrier or around.bus.barrier)()
+    topic_id = around.bus.topic_id(loaded.spec.input_topic)
+    if loaded.snapshot is not None and loaded.snapshot.topic_id != topic_id:
+        # A restore judges it; written down here, the new topic would look like the one that the state comes from.
+        msg = f"{loaded.source} was made anew under a running service"
+        raise BusError(msg)
     store = loaded.snapshots
     writer = store.writer(loaded.position, loaded.snapshot, quick=quick)
     loaded.service.save(writer)
     loaded.snapshot = store.commit(
         writer,
-        topic_id=around.bus.topic_id(loaded.spec.input_topic),
+        topic_id=topic_id,
         identity=around.identity,
         parameters=loaded.parameters,
         logic_version=loaded.spec.logic_version,
