@@ -12,12 +12,12 @@ from meguri_common.keys import partition_of
 from meguri_common.records import CRAWL_DELAY_UNSET, HostFlag, ParkReason, Source, Status
 
 if TYPE_CHECKING:
-    from meguri.embedded.view import View
+    from meguri.looking import Viewer
 
 __all__ = ["explain_url"]
 
 
-def explain_url(view: View, raw: str | bytes, base: str | bytes | None = None) -> dict[str, Any]:
+def explain_url(view: Viewer, raw: str | bytes, base: str | bytes | None = None) -> dict[str, Any]:
     """What is known of a link, as a JSON object.
 
     Args:

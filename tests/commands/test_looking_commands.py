@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from meguri.__main__ import main
@@ -500,3 +501,40 @@ def test_a_larger_campaign(test_data: Path, tmp_path: Path) -> None:
         assert story["canon"] == url
         assert story["record"]["host_key"] == rows[url]["host_key"]
     assert asked(campaign.data, "inspect", "--verify")["urls"] == len(rows)
+
+
+# -- a fleet's state root
+
+
+@pytest.fixture
+def state_root(small: SimpleNamespace, tmp_path: Path) -> Path:
+    """The same state as a fleet would have it: snapshots and shards, and no bus beside them."""
+    root = tmp_path / "root"
+    for name in ("state", "store"):
+        shutil.copytree(small.data / name, root / name, symlinks=True)
+    with open_view(small.data) as view:
+        identity = msgspec.to_builtins(view.campaign.identity)
+    (root / "campaign.json").write_bytes(msgspec.json.encode({"version": 1, "identity": identity}))
+    return root
+
+
+def test_a_state_root_answers_as_a_data_folder_does(small: SimpleNamespace, state_root: Path) -> None:
+    assert exported(state_root) == exported(small.data)
+    for command in (["top", "-n", "5"], ["top", "--why"], ["due"], ["due", "--host", "small.example"]):
+        assert asked(state_root, *command) == asked(small.data, *command)
+    for url in ("https://www.example.org/a", "http://small.example/4"):
+        assert asked(state_root, "explain", url) == asked(small.data, "explain", url)
+
+
+def test_a_state_root_without_snapshots_is_an_empty_frontier(state_root: Path) -> None:
+    shutil.rmtree(state_root / "state")
+    assert exported(state_root) == {}
+
+
+def test_a_state_root_with_damaged_files_is_refused(state_root: Path) -> None:
+    for file in (state_root / "state" / "prioritizer").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-1])
+    done = run_command("top", "--data", str(state_root))
+    assert done.code == 4, done.out
+    assert str(state_root) in done.err
