@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["DELTAS", "DUE", "FRONTIER", "LEDGER", "LINKS", "PAGES", "REJECTS", "TELEMETRY"]
+__all__ = ["DELTAS", "DUE", "FRONTIER", "LEDGER", "LINKS", "PAGES", "PAGES_MESSAGE_BYTES", "REJECTS", "TELEMETRY"]
 
 PAGES = "meguri.pages"
 """Public events, JSON: from fetchers and operators to the canonicalizer."""
+
+PAGES_MESSAGE_BYTES = 9 << 20
+"""Size that a message of the pages may have: one event of the largest size, and its headers."""
 
 LINKS = "meguri.links"
 """Canonical links, visits, seeds, signals and controls: from the canonicalizer to dedup."""

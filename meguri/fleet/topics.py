@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meguri_common.topics import DELTAS, DUE, FRONTIER, LEDGER, LINKS, PAGES, REJECTS, TELEMETRY
+from meguri_common.topics import DELTAS, DUE, FRONTIER, LEDGER, LINKS, PAGES, PAGES_MESSAGE_BYTES, REJECTS, TELEMETRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["FoundTopic", "Mismatch", "TopicPlan", "mismatches", "plan_topics"]
 
 _MIB = 1 << 20
-_EVENT_MESSAGE_BYTES = 9 * _MIB
-"""A message of one event of the largest size, and its headers."""
 _ENVELOPE_MESSAGE_BYTES = 2 * _MIB
 """An envelope of one row of the largest size, and its headers."""
 _DEFAULT_REPLICATION = 3
@@ -91,7 +89,7 @@ def plan_topics(settings: Settings, partitions: int, brokers: int) -> list[Topic
             PAGES,
             topics.pages_partitions,
             hours=topics.pages_retention_hours,
-            bytes_=_EVENT_MESSAGE_BYTES,
+            bytes_=PAGES_MESSAGE_BYTES,
             message_timestamp_type="LogAppendTime",
         ),
         # Inboxes of services with state have no time limit: their owners delete what no kept snapshot needs.

@@ -21,8 +21,9 @@ from meguri_common.events.model import (
     SitemapEvent,
 )
 from meguri_common.events.rejects import RejectRecord
+from meguri_common.sdk.vectors import partition_vectors
 from meguri_common.telemetry.model import InstanceSample, PartitionSample
-from meguri_common.topics import PAGES, REJECTS, TELEMETRY
+from meguri_common.topics import PAGES, PAGES_MESSAGE_BYTES, REJECTS, TELEMETRY
 
 __all__ = ["documents", "write_documents"]
 
@@ -52,6 +53,7 @@ def documents() -> dict[str, str]:
     ]
     texts = {f"{name}.json": _text(schema) for name, schema in schemas.items()}
     texts["asyncapi.json"] = _text(_asyncapi())
+    texts["pages-partitions.json"] = _text(partition_vectors())
     return texts
 
 
@@ -94,8 +96,21 @@ def _asyncapi() -> dict[str, Any]:
         "channels": {
             "pages": {
                 "address": PAGES,
-                "description": "Keyed by the host group of the page, so that the events of a host stay in order.",
+                "description": (
+                    "By host, so that the events of a host stay in order: the key of an event is the registrable "
+                    "domain of its URL, and its partition is (xxh64(key) * partitions) >> 64. Publishers must set the "
+                    "partition themselves; pages-partitions.json holds test vectors."
+                ),
                 "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _EVENTS},
+                "bindings": {
+                    "kafka": {
+                        "topicConfiguration": {
+                            "cleanup.policy": ["delete"],
+                            "max.message.bytes": PAGES_MESSAGE_BYTES,
+                        },
+                        "bindingVersion": "0.5.0",
+                    }
+                },
             },
             "rejects": {
                 "address": REJECTS,

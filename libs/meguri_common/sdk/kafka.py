@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from meguri_common.errors import BrokerUnreachable, BusError, DeliveryFailed
 from meguri_common.kafka import kafka_module
-from meguri_common.topics import PAGES
+from meguri_common.topics import PAGES, PAGES_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from meguri_common.config import KafkaSettings
 
 __all__ = ["KafkaTransport"]
 
-_MESSAGE_BYTES = 9 << 20
 _QUEUE_KIB = 64 << 10
 _POLL_SECONDS = 0.1
 _logger = logging.getLogger("meguri.kafka")
@@ -47,7 +46,7 @@ class KafkaTransport:
             enable_idempotence=True,
             compression_type="zstd",
             linger_ms=20,
-            message_max_bytes=_MESSAGE_BYTES,
+            message_max_bytes=PAGES_MESSAGE_BYTES,
             delivery_timeout_ms=round(delivery_seconds * 1000),
             queue_buffering_max_kbytes=_QUEUE_KIB,
         )
