@@ -13,7 +13,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fleet.md").read_text(enc
 
 
 def test_every_setting_is_listed_with_its_variable_and_default():
-    listed = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \|(?: `(.*?)`)? \|", PAGE, re.MULTILINE)
+    listed = re.findall(r"^\| `([\w.]+)` \| `(MEGURI_\w+)` \|(?: `(.*?)`)? \|", PAGE, re.MULTILINE)
     values = [
         (value.name, variable_of(value.name), "" if value.value in {None, ""} else str(value.value))
         for value in load_settings().values
