@@ -71,7 +71,8 @@ class Piece:
     group: int | None = None
     """The row group of the base of which they are the rows, neither more nor less; None where there is none."""
     before: pa.Table | None = None
-    """The rows of the base that are among them, as they were, where `rows` aren't the same."""
+    """The rows of the base that are among them, as they were, where `rows` aren't the same. Where `rows` are those of a
+    group, both may be without columns that no row of them has changed in, but for those that meta.json counts by."""
     fresh: NDArray[np.bool_] | None = None
     """Which of the rows the base doesn't have, (rows,); None: none of them."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meguri_store.delta import Patches
     from meguri_store.fold import FoldRules
 
-__all__ = ["APPLIED", "CRAWLED", "FAILED", "PATCHED", "Events", "patch_columns", "patch_rows"]
+__all__ = ["APPLIED", "CRAWLED", "FAILED", "PATCHED", "Events", "patch_columns", "patch_rows", "replaced"]
 
 APPLIED, CRAWLED, FAILED = 1, 2, 3
 """What became of a visit: folded, folded as a crawl, folded as a failure; 0 = its URL isn't known (yet)."""
@@ -249,15 +249,15 @@ def _patched(chunk: pa.Table, rows: NDArray[np.int64], patcher: _Patcher) -> pa.
             values[rows] = patcher.columns[field.name]
             columns.append(pa.array(values))
         elif field.name == "etag":
-            columns.append(_replaced(column, patcher.patches.outcomes.column("etag"), rows, patcher.etag, None))
+            columns.append(replaced(column, patcher.patches.outcomes.column("etag"), rows, patcher.etag, None))
         elif field.name == "redirect":
-            columns.append(_replaced(column, patcher.patches.redirects, rows, patcher.redirect, patcher.cleared))
+            columns.append(replaced(column, patcher.patches.redirects, rows, patcher.redirect, patcher.cleared))
         else:
             columns.append(column)
     return pa.Table.from_arrays(columns, schema=URL_SCHEMA)
 
 
-def _replaced(
+def replaced(
     column: pa.ChunkedArray,
     given: pa.Array,
     rows: NDArray[np.int64],

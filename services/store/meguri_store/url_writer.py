@@ -135,5 +135,5 @@ def _one(urls: pa.ChunkedArray | pa.StringArray) -> pa.StringArray:
 
 
 def _changed(before: pa.Table, after: pa.Table) -> list[str]:
-    """Columns whose values differ."""
-    return [name for name in URL_SCHEMA.names if not after.column(name).equals(before.column(name))]
+    """Columns whose values differ, of those that are given."""
+    return [name for name in after.column_names if not after.column(name).equals(before.column(name))]
