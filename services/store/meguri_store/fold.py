@@ -51,11 +51,11 @@ FOLDED = (
 VISIT_FACTS = ("fetched_at", "status", "error", "flags", "content_fp", "simhash", "last_modified", "retry_after")
 """Numeric columns of a visit that a fold reads."""
 
-_REDIRECTS = (301, 302, 303, 307, 308)
+_IS_REDIRECT = np.isin(np.arange(1 << 16), (301, 302, 303, 307, 308))
 _GONE = 410
 _NOT_MODIFIED = 304
 _ERRORS = 400
-_OK = 2
+_OK = 200
 _LONGEST_BACKOFF = 168
 _HOUR = 3600
 _FEW = 512
@@ -146,11 +146,11 @@ def fold_visits(
     forbidden = ~answered & (visits["error"] == FetchError.ROBOTS)
     unmodified = answered & ((code == _NOT_MODIFIED) | (flags & VisitFlag.NOT_MODIFIED != 0))
     judged = answered & ~unmodified
-    redirecting = judged & np.isin(code, _REDIRECTS)
+    redirecting = judged & _IS_REDIRECT[code]
     circular = redirecting & (flags & VisitFlag.REDIRECT_SELF != 0)
     removed = judged & (code == _GONE)
     failed = (~answered & ~forbidden) | circular | (judged & (code >= _ERRORS) & ~removed)
-    fetched = judged & (code // 100 == _OK)
+    fetched = judged & (code >= _OK) & (code < _OK + 100)
     template = fetched & (flags & VisitFlag.SOFT_404 != 0)
     crawled = answered & ~failed & ~removed
     body = fetched & ~template & (visits["content_fp"] != 0) & (flags & VisitFlag.EMPTY_BODY == 0)

@@ -227,19 +227,22 @@ class _Recrawl:
         hours = before.column("next_due").to_numpy()
         due = np.flatnonzero((hours > 0) & (hours <= self._now))
         self.sums.due += len(due)
-        columns = {name: before.column(name).to_numpy() for name in (*FOLDED, "priority")}
-        host = before.column("host_key").to_numpy()[due]
+        every = len(due) == len(hours)
+        columns = {name: before.column(name).to_numpy() for name in ("host_key", *FOLDED, "priority")}
+        records = columns if every else {name: values[due] for name, values in columns.items()}
+        host = records.pop("host_key")
         urls = before.column("url")
-        some = urls.take(pa.array(due)) if len(due) < len(urls) else urls
+        some = urls if every else urls.take(pa.array(due))
         path = url_paths(some.combine_chunks() if some.num_chunks != 1 else some.chunk(0))
-        records = {name: values[due] for name, values in columns.items()}
         visits = self._outcomes(DueRows(self._now, host, path, records))
         if not len(visits.row):
             return Piece(None, group)
-        row = visits.row
-        folded = self._fold(visits, {name: values[row] for name, values in records.items()}, host[row], path[row])
-        self._count(folded, {name: values[row] for name, values in records.items()}, host[row])
-        return self._replaced(group, before, due[row], folded, visits)
+        if len(visits.row) < len(due):
+            records = {name: values[visits.row] for name, values in records.items()}
+            host, path, due = host[visits.row], path[visits.row], due[visits.row]
+        folded = self._fold(visits, records, host, path)
+        self._count(folded, records, host)
+        return self._replaced(group, before, due, folded, visits)
 
     def _fold(
         self,

@@ -75,10 +75,11 @@ def scheduled_parts(last_crawled: int, next_due: int) -> int:
 
 def scheduled_rates(status: NDArray[np.uint8], last_crawled: NDArray[Any], next_due: NDArray[Any]) -> NDArray[np.int64]:
     """The rate of each record, in parts; 0 for those that were never crawled, or won't be again. All (n,)."""
-    rates = np.zeros(len(status), np.int64)
-    rows = np.flatnonzero(((status == Status.CRAWLED) | (status == Status.DUE_RECRAWL)) & (next_due > 0))
-    gaps = next_due[rows].astype(np.int64) - last_crawled[rows]
-    rates[rows] = RATE_UNIT // np.maximum(gaps, 1)
+    again = ((status == Status.CRAWLED) | (status == Status.DUE_RECRAWL)) & (next_due > 0)
+    gaps = np.maximum(next_due.astype(np.float64) - last_crawled, 1.0)
+    # Whole numbers below 2^32 on either side: a quotient that isn't whole is too far from one to be rounded to it.
+    rates: NDArray[np.int64] = (RATE_UNIT / gaps).astype(np.int64)
+    rates[~again] = 0
     return rates
 
 
