@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "export": LazyCommand("meguri.commands.export:export", "Write the frontier out, row for row."),
     "import": LazyCommand("meguri.commands.import_records:import_records", "Make a data folder of exported records."),
     "compact": LazyCommand("meguri.commands.compact:compact", "Give shards with changes a new generation."),
+    "resize": LazyCommand("meguri.commands.resize:resize", "Move a campaign to another number of partitions."),
     "verify": LazyCommand("meguri.commands.verify:verify", "Read all of a data folder against its checksums."),
     "inspect": LazyCommand("meguri.commands.inspect:inspect", "Look into the files of a data folder and verify them."),
     "canonicalize": LazyCommand(

@@ -99,6 +99,15 @@ class WorkProgress:
         else:
             self._line(f"shard {result.partition} {'failed' if result.error else 'done'}, of {count}")
 
+    def on_partition(self, partition: int, count: int) -> None:
+        """A partition is done, of so many."""
+        if self._bar is not None:
+            if self._task is None:
+                self._task = self._bar.add_task("partitions", total=count)
+            self._bar.advance(self._task)
+        else:
+            self._line(f"partition {partition} done, of {count}")
+
     def _line(self, text: str) -> None:
         if not self._quiet and time.monotonic() - self._said > _QUIET_SECONDS:
             self._said = time.monotonic()

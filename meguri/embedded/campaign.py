@@ -91,6 +91,7 @@ def open_campaign(
     partitions: int | None = None,
     policy: Path | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    like: Campaign | None = None,
     making: str | None = None,
     now: Callable[[], float] = time.time,
 ) -> Campaign:
@@ -101,6 +102,7 @@ def open_campaign(
         partitions: number of partitions; fixed by the first run (default there: 8).
         policy: file of the URL policy; fixed by the first run (default there: nothing is folded).
         parameters: parameters to change, by service; what was changed before stays so.
+        like: a campaign that gives policy and parameters.
         making: name of the command that fills a new folder by other means than the inbox, and calls `finish` at the
             end. Only a new folder will do, or one that the same command has left unfinished: that starts over.
         now: clock, epoch seconds.
@@ -112,8 +114,10 @@ def open_campaign(
         CampaignMismatch: partitions, policy, suffix list or parser differ from those it was made with.
         DataFolderError: it is no data folder, or can't be written.
     """
-    given = load_policy(policy) if policy is not None else None
+    given = load_policy(policy) if policy is not None else like.policy if like is not None else None
     source = policy.read_bytes() if policy is not None else b""
+    if like is not None:
+        source, parameters = like.bus.get(_POLICY) or b"", like.parameters
     _check_folder(data)
     try:
         data.mkdir(parents=True, exist_ok=True)

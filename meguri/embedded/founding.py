@@ -52,39 +52,53 @@ class Foundation:
     policy: Policy
     topic_ids: dict[str, str]
     """Of each service's inbox."""
+    parameters: dict[str, dict[str, Any]]
+    """Those changed from the defaults, by service."""
 
     def files(self) -> LocalFiles:
         """The data folder."""
         return LocalFiles(self.data)
 
-    def found(self, partition: int, made: Compacted | None) -> None:
+    def found(
+        self,
+        partition: int,
+        made: Compacted | None,
+        *,
+        prioritizer: Service | None = None,
+        counters: Any = None,
+    ) -> None:
         """Write the snapshots of dedup, prioritizer and store for a generation that has just been published.
 
         Args:
             partition: which one.
             made: its generation; None where there are no records.
+            prioritizer: its state, where more is known than the records say.
+            counters: what dedup has counted, where it has.
 
         Raises:
             CorruptGeneration: it can't be read back, or holds a URL twice.
             OSError: a snapshot can't be written.
         """
         files = self.files()
-        specs = {spec.name: spec for spec in service_specs(self.identity, self.policy, files, token, {})}
-        if made is None:
-            for name in ("dedup", "prioritizer", "store"):
-                self._save(specs[name], partition, specs[name].create(partition, dict(specs[name].parameters)))
-            return
-        generation = Generation.open(files, made.folder, self.identity)
-        self._save(specs["dedup"], partition, self._dedup(specs["dedup"], partition, generation))
-        self._save(specs["prioritizer"], partition, _prioritizer(specs["prioritizer"], partition, generation))
+        specs = {spec.name: spec for spec in self.specs()}
+        generation = Generation.open(files, made.folder, self.identity) if made else None
+        dedup: Any = self._dedup(specs["dedup"], partition, generation)
+        dedup.counters = counters or dedup.counters
+        self._save(specs["dedup"], partition, dedup)
+        known = prioritizer or _prioritizer(specs["prioritizer"], partition, generation)
+        self._save(specs["prioritizer"], partition, known)
         store = self._snapshots(specs["store"], partition)
         writer = store.writer(0, None, quick=False)
-        for reference in made.references:
+        for reference in made.references if made else ():
             writer.keep(reference)
         self._commit(store, writer, specs["store"])
         owner: Any = specs["store"].create(partition, dict(specs["store"].parameters))
         owner.load(store.reader(store.whole()[0]))
         owner.point_current()
+
+    def specs(self) -> tuple[ServiceSpec, ...]:
+        """The campaign's services."""
+        return service_specs(self.identity, self.policy, self.files(), token, self.parameters)
 
     def _snapshots(self, spec: ServiceSpec, partition: int) -> SnapshotStore:
         folders = spec.folders(partition)
@@ -107,7 +121,7 @@ class Foundation:
             clean=True,
         )
 
-    def _dedup(self, spec: ServiceSpec, partition: int, generation: Generation) -> Service:
+    def _dedup(self, spec: ServiceSpec, partition: int, generation: Generation | None) -> Service:
         """Dedup's state with all keys, told as entries that nobody links to; what follows from them has happened."""
         service = spec.create(partition, dict(spec.parameters))
         digest = self.identity.digest()
@@ -122,7 +136,7 @@ class Foundation:
             rows = filled(schema, table.num_rows, stated).to_batches()[0]
             service.apply([Message(0, encode(RowKind.LINK, rows, digest), b"", 0)], Outputs(digest))
         counted: Any = service
-        if counted.counters.urls_new != generation.meta.urls:
+        if generation is not None and counted.counters.urls_new != generation.meta.urls:
             found = counted.counters.urls_new
             msg = f"{generation.folder}: {generation.meta.urls} URLs have {found} different keys"
             raise CorruptGeneration(msg)
@@ -133,7 +147,7 @@ def foundation_of(campaign: Campaign) -> Foundation:
     """How to found partitions of an open campaign."""
     topics = [spec.input_topic for spec in campaign.specs]
     ids = {topic: campaign.bus.topic_id(topic) for topic in topics}
-    return Foundation(campaign.data, campaign.identity, campaign.policy, ids)
+    return Foundation(campaign.data, campaign.identity, campaign.policy, ids, campaign.parameters)
 
 
 def token() -> str:
@@ -141,9 +155,11 @@ def token() -> str:
     return secrets.token_hex(6)
 
 
-def _prioritizer(spec: ServiceSpec, partition: int, generation: Generation) -> Service:
+def _prioritizer(spec: ServiceSpec, partition: int, generation: Generation | None) -> Service:
     """The prioritizer's state with all URLs as admitted, or parked, and without cash."""
     service = spec.create(partition, dict(spec.parameters))
+    if generation is None:
+        return service
     owner: Any = service
     owner.reserve(generation.meta.urls, generation.meta.hosts)
     for table in generation.hosts(_HOST_COLUMNS):
@@ -172,8 +188,9 @@ def _prioritizer(spec: ServiceSpec, partition: int, generation: Generation) -> S
     return service
 
 
-def _groups(generation: Generation, columns: list[str]) -> Iterator[pa.Table]:
-    for group in range(generation.groups):
+def _groups(generation: Generation | None, columns: list[str]) -> Iterator[pa.Table]:
+    for group in range(generation.groups if generation else 0):
+        assert generation is not None, "it has row groups"
         yield generation.urls(group, columns).combine_chunks()
 
 

@@ -22,6 +22,7 @@ from meguri_prioritizer.operators import apply_controls, apply_host_signals, app
 from meguri_prioritizer.parameters import DEFAULTS, checked
 from meguri_prioritizer.recovery import recover_hosts, recover_urls
 from meguri_prioritizer.release import ask_again, release_host
+from meguri_prioritizer.resize import take_over
 from meguri_prioritizer.state import PartitionState
 from meguri_prioritizer.step import Step, batch_of
 from meguri_prioritizer.views import look_at, stats_of, top_of
@@ -145,6 +146,10 @@ class Prioritizer:
     def recover_hosts(self, host_key: NDArray[np.uint64], **columns: NDArray[Any]) -> None:
         """Take over hosts likewise; see `recovery.recover_hosts`."""
         recover_hosts(self._state, host_key, **columns)
+
+    def take_over(self, other: Prioritizer, low: int, high: int, last: int) -> None:
+        """Add what another partition has of the hosts from `low` to `high`; see `resize.take_over`."""
+        take_over(self._state, other._state, low, high, last)
 
     def reserve(self, urls: int, hosts: int) -> None:
         """Make room for as many rows, at once and exactly."""

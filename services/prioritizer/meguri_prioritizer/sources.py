@@ -80,6 +80,32 @@ class Sources:
                 self._sketch_host = _longer(self._sketch_host, len(self._registers))
                 self._sketch_changed = _longer(self._sketch_changed, len(self._registers))
 
+    def take_over(
+        self,
+        other: Sources,
+        their_hosts: KeyTable,
+        hosts: KeyTable,
+        new_host: NDArray[np.int64],
+        rule: NDArray[np.uint64],
+    ) -> None:
+        """Add the sources of some hosts of another partition's table.
+
+        Args:
+            other: their sources.
+            their_hosts: the table that they refer to.
+            hosts: the table of these sources; in-degrees and budgets of the hosts are the caller's to set afterwards.
+            new_host: of each of their rows the row here, or -1; (rows,).
+            rule: of the budget.
+        """
+        pairs, sketches = (table.export(False) for table in other.tables(their_hosts))
+        rows = new_host[pairs.column("host").to_numpy().astype(np.int64)]
+        mine = rows >= 0
+        queue, queued = np.zeros((2, len(hosts) + 1), np.int32), np.zeros(2, np.int64)
+        self.add(rows[mine], pairs.column("source").to_numpy()[mine], hosts.records, rule, queue, queued)
+        for row, registers in zip(*(column.to_pylist() for column in sketches.columns), strict=True):
+            if new_host[row] >= 0:
+                self._put_sketch(int(new_host[row]), np.frombuffer(registers, np.uint8), hosts)
+
     def nbytes(self) -> int:
         """Bytes in use."""
         return int(self._meta[USED]) * 8 + int(self._meta[SKETCHES]) * _REGISTERS + int(self._meta[PENDING]) * 16
