@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from meguri_common.filters.sizing import shape_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BYTES_PER_KEY", "SLOT_BYTES", "Shares", "divide", "first_to_merge"]
+__all__ = ["BYTES_PER_KEY", "SLOT_BYTES", "Shares", "divide", "filter_bits", "first_to_merge", "next_capacity"]
 
 BYTES_PER_KEY = 2
 """A budget is never below this: the filter alone takes up to 1.65 at a rate of 1 %."""
@@ -22,6 +25,12 @@ _TABLE_SHARE = 0.6
 _LEAST_SLOTS = 1 << 12
 _LINE = 64
 _MOST_ROWS = (1 << 32) - 1
+
+_DOUBLING_ENDS = 1_000_000
+"""Keys up to which the filter doubles; from there on it grows by less, to stay within its bits a key."""
+_BITS_LIMIT = 1.38
+"""Bits of the filter, just after it grew, over those of an unblocked Bloom filter for the keys that are in."""
+_LEAST_GROWTH = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +84,19 @@ def first_to_merge(sizes: Sequence[int]) -> int:
         if size <= behind and whole <= _MOST_ROWS:
             return number
     return len(sizes)
+
+
+def next_capacity(capacity: int, fp_rate: float) -> int:
+    """Keys that a full filter is made anew for."""
+    growth = max(_most_bits(fp_rate) / shape_for(fp_rate)[0], _LEAST_GROWTH)
+    return min(2 * capacity, max(_DOUBLING_ENDS, math.ceil(capacity * growth)))
+
+
+def filter_bits(capacity: int, keys: int, fp_rate: float) -> int:
+    """Most bits of the filter of so many keys: as it is at a capacity, or just after it grew."""
+    return math.ceil(max(shape_for(fp_rate)[0] * capacity, _most_bits(fp_rate) * keys))
+
+
+def _most_bits(fp_rate: float) -> float:
+    """Bits a key of a filter that has just grown, from a million keys on."""
+    return -_BITS_LIMIT * math.log(fp_rate) / math.log(2) ** 2

@@ -91,7 +91,7 @@ class Drum:
         """
         return rows[: search_runs(self._book, cache, host, path, rows, seen)]
 
-    def add(self, data: NDArray[np.uint64]) -> None:
+    def add(self, data: NDArray[np.uint64]) -> Run:
         """Write rows that no run has, in order, as a new run: (2m,).
 
         Raises:
@@ -103,6 +103,7 @@ class Drum:
         self.figures.runs_written += 1
         self.figures.bytes_written += run.reference.size
         self.figures.seconds += self.folder.timer() - start
+        return run
 
     def tidy(self) -> None:
         """Merge runs where they have added up.
@@ -146,11 +147,10 @@ class Drum:
         self._named.update(run.reference.path for run in runs)
 
     def back_to(self, runs: tuple[Run, ...]) -> None:
-        """Go back to the runs before, and forget those made since; nothing was let go in between."""
+        """Go back to the runs before; nothing was let go in between. The files made since go with the next `let_go`."""
         kept = {run.reference.path for run in runs}
         self._superseded = [run for run in (*self.runs, *self._superseded) if run.reference.path not in kept]
         self._set(runs)
-        self.let_go()
 
     def _set(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
@@ -159,11 +159,18 @@ class Drum:
         self._book = np.array(rows, np.uint64).reshape(-1, 4)
 
     def let_go(self) -> None:
-        """Remove files that were merged into others, where no snapshot ever named them: nobody else knows of them."""
+        """Remove files that are no longer of use, where no snapshot ever named them: nobody else knows of them.
+
+        One that can't be removed is tried again the next time.
+        """
+        stuck = []
         for run in self._superseded:
             if run.reference.path not in self._named:
-                self.folder.files.remove(run.reference.path)
-        self._superseded.clear()
+                try:
+                    self.folder.files.remove(run.reference.path)
+                except OSError:
+                    stuck.append(run)
+        self._superseded = stuck
 
 
 def merged(runs: Sequence[Run]) -> Iterator[NDArray[np.uint64]]:

@@ -7,14 +7,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meguri_common.filters.layer import key_columns
-from meguri_dedup.kernels.exact import COUNTS, KEYS, LOGGED, ZERO, list_keys, settle_keys, split_table
+from meguri_dedup.kernels.exact import (
+    COUNTS,
+    FALSE_HITS,
+    KEYS,
+    LOGGED,
+    PROBES,
+    TRUSTED,
+    ZERO,
+    list_keys,
+    settle_keys,
+    split_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
     from numpy.typing import NDArray
 
-__all__ = ["ExactTable"]
+__all__ = ["FIGURES", "ExactTable"]
+
+FIGURES = (PROBES, FALSE_HITS, TRUSTED)
+"""Places of the counts of decisions."""
 
 _FIRST_SLOTS = 1024
 _FIRST_LOGGED = 512
@@ -47,7 +62,7 @@ class ExactTable:
 
     @property
     def room(self) -> int:
-        """Keys that fit without growing."""
+        """Keys that the table has when it, or the log, is full."""
         return min(self._limit, len(self) - self.logged + self.log.size // 2)
 
     @property
@@ -66,21 +81,26 @@ class ExactTable:
             split_table(self.table, larger)
             self.table = larger
 
-    def again(self, pairs: NDArray[np.uint64]) -> ExactTable:
-        """The same, its table made anew from its keys: (m, 2), host and path."""
-        same = ExactTable(self.table.size // 2)
-        host, path = key_columns(pairs[:, 0].copy(), pairs[:, 1].copy())
-        same.log = np.zeros(2 * len(pairs), np.uint64)
-        rows = np.arange(len(pairs))
-        settle_keys(same.table, same.log, same.counts, host, path, rows, np.zeros(len(pairs), np.bool_), True)
-        same.log, same.counts = self.log, self.counts
-        return same
+    def has_room(self, keys: int) -> bool:
+        """Whether so many more keys fit."""
+        return self.logged + keys <= self.log.size // 2 and len(self) + keys <= self._limit
 
-    def copy(self) -> ExactTable:
-        """Another with the same keys."""
-        other = ExactTable(1)
-        other.table, other.log, other.counts = self.table.copy(), self.log.copy(), self.counts.copy()
-        return other
+    @classmethod
+    def of(cls, pairs: NDArray[np.uint64], log: NDArray[np.uint64], counts: NDArray[np.int64]) -> Self:
+        """The table of distinct keys, (m, 2), with a log and counts that are given."""
+        made = cls()
+        made.log = np.zeros(2 * max(len(pairs), 1), np.uint64)
+        made.grow(len(pairs))
+        host, path = key_columns(pairs[:, 0].copy(), pairs[:, 1].copy())
+        rows = np.arange(len(pairs))
+        settle_keys(made.table, made.log, made.counts, host, path, rows, np.zeros(len(pairs), np.bool_), True)
+        made.log = log if log.size else np.zeros(2 * _FIRST_LOGGED, np.uint64)
+        made.counts = counts
+        return made
+
+    def take_figures(self, counts: NDArray[np.int64]) -> None:
+        """Go on with the counts of decisions of a table before."""
+        self.counts[list(FIGURES)] = counts[list(FIGURES)]
 
     def forget(self, count: int) -> None:
         """Drop the first `count` keys of the log; they stay in the table."""

@@ -100,7 +100,7 @@ class RunFolder:
             file.write(head + struct.pack("<Q", _sum(head)))
         if self.files.size(writer.kept[0].path) is None:
             raise FileNotFoundError(writer.kept[0].path)
-        return self.open(writer.kept[0])
+        return self._mapped(writer.kept[0])
 
     def open(self, reference: FileRef) -> Run:
         """Map a run; its size, trailer and directory are checked, its rows aren't.
@@ -114,10 +114,14 @@ class RunFolder:
             if self.files.size(path) != reference.size:
                 msg = f"{path}: {self.files.size(path)} bytes, not the {reference.size} that were written"
                 raise CorruptSnapshot(msg)
-            content = self.files.open(path).read_buffer(reference.size)
+            return self._mapped(reference)
         except OSError as problem:
             msg = f"{path}: can't be read: {problem}"
             raise CorruptSnapshot(msg) from problem
+
+    def _mapped(self, reference: FileRef) -> Run:
+        path = reference.path
+        content = self.files.open(path).read_buffer(reference.size)
         if reference.size < _TRAILER.size:
             msg = f"{path}: {reference.size} bytes are cut short: a run's trailer alone takes {_TRAILER.size}"
             raise CorruptSnapshot(msg)

@@ -71,18 +71,17 @@ def load_seen(seen: SeenSet, reader: SnapshotReader) -> None:
         raise CorruptSnapshot(msg)
     runs = [seen.drum.folder.open(reference) for reference in references] if seen.drum else []
     rows = sum(len(run) for run in runs)
-    seen.spills = reader.scalars.get(_SPILLS, 0)
-    name = _table_name(seen.spills)
+    spills = reader.scalars.get(_SPILLS, 0)
     if seen.memory_bytes:
-        seen.adopt(runs)
+        seen.adopt(runs, spills)
     else:
+        # The table is another one now than the one whose changes the snapshot has.
+        seen.adopt((), spills + bool(runs))
         for run in runs:
             for piece in run.pieces():
                 pairs = keys_of_rows(piece)
                 seen.insert_batch(pairs[:, 0].copy(), pairs[:, 1].copy())
-        # The table is another one now than the one whose changes the snapshot has.
-        seen.spills += bool(runs)
-    for batch in load_tables(reader, name):
+    for batch in load_tables(reader, _table_name(spills)):
         seen.insert_batch(numbers(batch, "host_key"), numbers(batch, "path_key"))
         rows += batch.num_rows
     seen.mark_saved(seen.unsaved)

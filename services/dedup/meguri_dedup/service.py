@@ -128,7 +128,7 @@ class Dedup:
     def saved(self) -> None:
         """See `runtime.service.Service`."""
         self._seen.mark_saved(self._exported)
-        self._seen.spilled_unsaved = 0
+        self._seen.runs_saved()
         self._spills_saved = self._seen.spills
         self._exported = 0
 
