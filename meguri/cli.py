@@ -37,11 +37,16 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "import": LazyCommand("meguri.commands.import_records:import_records", "Make a data folder of exported records."),
     "compact": LazyCommand("meguri.commands.compact:compact", "Give shards with changes a new generation."),
     "resize": LazyCommand("meguri.commands.resize:resize", "Move a campaign to another number of partitions."),
+    "recrawl": LazyCommand("meguri.commands.recrawl:recrawl", "Try out a crawl of all that is due."),
     "verify": LazyCommand("meguri.commands.verify:verify", "Read all of a data folder against its checksums."),
     "inspect": LazyCommand("meguri.commands.inspect:inspect", "Look into the files of a data folder and verify them."),
     "canonicalize": LazyCommand(
         "meguri.commands.canonicalize:canonicalize", "Show the canonical form and the key of URLs."
     ),
+    "canonicalizer": LazyCommand("meguri.commands.service:canonicalizer", "Run an instance of the canonicalizer."),
+    "dedup": LazyCommand("meguri.commands.service:dedup", "Run an instance of dedup."),
+    "prioritizer": LazyCommand("meguri.commands.service:prioritizer", "Run an instance of the prioritizer."),
+    "store": LazyCommand("meguri.commands.service:store", "Run an instance of the store."),
     "publish": LazyCommand("meguri.commands.publish:publish", "Publish page events to a fleet on Kafka."),
     "topics": LazyCommand("meguri.commands.topics:topics", "Make a campaign's topics on Kafka, or check them."),
     "lag": LazyCommand("meguri.commands.lag:lag", "Say what the fleet has still to read."),

@@ -40,6 +40,7 @@ __all__ = [
     "RestoreRefused",
     "TelemetryUnreadable",
     "TopicMismatch",
+    "TopicMissing",
     "TransactionAborted",
 ]
 
@@ -87,6 +88,9 @@ class ParametersChanged(DataFolderError):
 class BusError(MeguriError):
     """The bus refused or failed an operation."""
 
+    passes = True
+    """Whether it may go well when it is tried again."""
+
 
 class Fenced(BusError):
     """A newer holder of the transactional id, or a newer generation of the group, has taken over."""
@@ -115,6 +119,12 @@ class DeliveryFailed(BusError):
         super().__init__(message)
         self.undelivered = tuple(undelivered)
         """Messages of one or more lines that may not have arrived; empty if they are still being sent."""
+
+
+class TopicMissing(BusError):
+    """A topic isn't there; says how it is made."""
+
+    passes = False
 
 
 class PositionGone(BusError):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meguri_common.config import KafkaSettings, Settings, TopicSettings, load_settings
+from meguri_common.config import FleetSettings, KafkaSettings, Settings, TopicSettings, load_settings
 from meguri_common.config.loading import variable_of
 from meguri_common.config.settings import PASSED_ON
 from meguri_common.errors import ConfigError
@@ -157,6 +157,7 @@ def test_every_name_has_one_variable():
     names = [
         "data",
         *(f"topics.{field.name}" for field in msgspec.structs.fields(TopicSettings)),
+        *(f"fleet.{field.name}" for field in msgspec.structs.fields(FleetSettings)),
         *(f"kafka.{key}" for key in PASSED_ON),
         "kafka.bootstrap",
     ]

@@ -28,7 +28,7 @@ from meguri_prioritizer.layout import URL, VISITED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from meguri_common.bus.port import Message
+    from meguri_common.bus.port import Batch
     from meguri_common.runtime.partition import LoadedPartition, Surroundings
 
 MOST_SEEDS = 50
@@ -84,20 +84,22 @@ def test_outputs_of_a_reread_thrown_away(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_snapshot_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_early(self: Any, loaded: LoadedPartition, messages: Sequence[Message]) -> None:
-        number, position = loaded.number, messages[-1].offset + 1
-        del self._loaded[number]
+    def too_early(self: Any, batches: Sequence[Batch]) -> bool:
+        taken = [self._loaded.pop(batch.source.partition) for batch in batches]
         self._producer.begin()
         outputs = Outputs(self._around.identity.digest())
-        loaded.service.apply(messages, outputs)
-        loaded.position = position
-        if self.spec.stateful and self._wants_snapshot(loaded):
-            worker_module.take_snapshot(loaded, self._around)
+        for loaded, batch in zip(taken, batches, strict=True):
+            loaded.service.apply(batch.messages, outputs)
+            loaded.position = batch.position
+            if self.spec.stateful and self._wants_snapshot(loaded):
+                worker_module.take_snapshot(loaded, self._around)
         for target, payload in outputs.envelopes():
             self._producer.publish(target, payload)
-        self._producer.commit_offsets(self._member, {number: Commit(position, COMMIT_MARK)})
+        commits = {batch.source.partition: Commit(batch.position, COMMIT_MARK) for batch in batches}
+        self._producer.commit_offsets(self._member, commits)
         self._producer.commit()
-        self._loaded[number] = loaded
+        self._loaded.update({loaded.number: loaded for loaded in taken})
+        return True
 
     monkeypatch.setattr(worker_module.Worker, "_transact", too_early)
     notice(fleet())
@@ -138,12 +140,13 @@ def test_stale_visit_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_dropped_after_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = worker_module.Worker._transact
 
-    def keep(self: Any, loaded: LoadedPartition, messages: Sequence[Message]) -> None:
+    def keep(self: Any, batches: Sequence[Batch]) -> bool:
+        before = {batch.source.partition: self._loaded[batch.source.partition] for batch in batches}
         try:
-            honest(self, loaded, messages)
+            return honest(self, batches)
         except BusError:
             # As if the memory were still the state of the committed offset.
-            self._loaded[loaded.number] = loaded
+            self._loaded.update(before)
             raise
 
     monkeypatch.setattr(worker_module.Worker, "_transact", keep)

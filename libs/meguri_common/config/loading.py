@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meguri_common.config.settings import PASSED_ON, KafkaSettings, Settings, TopicSettings, is_secret
+from meguri_common.config.settings import PASSED_ON, FleetSettings, KafkaSettings, Settings, TopicSettings, is_secret
 from meguri_common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ FILE_VARIABLE = "MEGURI_CONFIG"
 
 _PREFIX = "MEGURI_"
 _MASK = "********"
-_SECTIONS: dict[str, type[KafkaSettings | TopicSettings]] = {"kafka": KafkaSettings, "topics": TopicSettings}
+_SECTIONS: dict[str, type[KafkaSettings | TopicSettings | FleetSettings]] = {
+    "kafka": KafkaSettings,
+    "topics": TopicSettings,
+    "fleet": FleetSettings,
+}
 _FREE = "parameters"
 _OURS = ("acks", "auto.", "bootstrap.servers", "enable.", "fetch.", "group.", "isolation.", "transaction", "queue")
 """Beginnings of settings of librdkafka that the program sets itself."""
@@ -238,5 +242,6 @@ def _settings(values: Mapping[str, Value]) -> Settings:
         **top,
         kafka=KafkaSettings(**tables["kafka"], client=client),
         topics=TopicSettings(**tables["topics"]),
+        fleet=FleetSettings(**tables["fleet"]),
         parameters=tables[_FREE],
     )

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from meguri_common.errors import ConfigError
 
-__all__ = ["PASSED_ON", "PREFIX", "KafkaSettings", "Settings", "TopicSettings", "is_secret"]
+__all__ = ["PASSED_ON", "PREFIX", "FleetSettings", "KafkaSettings", "Settings", "TopicSettings", "is_secret"]
 
 Partitions = Annotated[int, Meta(ge=1, le=4096)]
 Hours = Annotated[int, Meta(ge=1, le=24 * 3660)]
@@ -159,11 +159,38 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_retention_hours: Annotated[Hours, Meta(description="telemetry is kept this long")] = 24
 
 
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How instances of the services work."""
+
+    commit_interval: Annotated[
+        float, Meta(ge=0, le=10, description="seconds that messages may wait for others before a step takes them")
+    ] = 0.2
+    step_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 28, description="bytes of inbox that a step takes at most")] = (
+        8 << 20
+    )
+    snapshot_bytes: Annotated[
+        int, Meta(ge=1 << 20, le=1 << 36, description="bytes of inbox after which a partition is snapshotted")
+    ] = 64 << 20
+    transaction_timeout: Annotated[
+        float, Meta(ge=1, le=900, description="seconds after which the broker gives up a silent instance's step")
+    ] = 15.0
+    session_timeout: Annotated[
+        float, Meta(ge=1, le=300, description="seconds after which a silent instance's partitions go to others")
+    ] = 10.0
+    give_up_timeout: Annotated[
+        float, Meta(ge=1, le=3600, description="seconds to finish and to snapshot partitions that are asked for")
+    ] = 120.0
+    protocol: Annotated[
+        str, Meta(pattern="^(classic|consumer)$", description="rebalance protocol of the groups: classic or consumer")
+    ] = "classic"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings."""
 
     data: Annotated[str, Meta(description="the state root, which all instances share")] = ""
     kafka: KafkaSettings = KafkaSettings()
     topics: TopicSettings = TopicSettings()
+    fleet: FleetSettings = FleetSettings()
     parameters: dict[str, dict[str, Any]] = {}
     """Parameters of services, by service: `[parameters.prioritizer]` in the file."""

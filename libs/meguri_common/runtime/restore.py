@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["adopt_parameters", "restore"]
 
+_WAY_OUT = "Restore the log or the snapshots from a copy, or start a new data folder."
 _READ_BYTES = 8 << 20
 """Bytes of inbox that a restore holds in memory at once."""
 
@@ -53,6 +54,7 @@ def restore(spec: ServiceSpec, number: int, group: str, around: Surroundings) ->
     committed = _committed(around.bus.committed(group, loaded.source), best, loaded.source)
     if not spec.stateful:
         loaded.position = committed
+        _check_log(loaded, committed, around)
         return loaded
     _check(loaded, committed, around)
     if best:
@@ -121,15 +123,13 @@ def _committed(commit: Commit | None, best: Snapshot | None, source: TopicPartit
 def _check(loaded: LoadedPartition, committed: int, around: Surroundings) -> None:
     """Refuse what would leave a gap between snapshot, commit and log."""
     best, source = loaded.snapshot, loaded.source
-    first, end = around.bus.watermarks(source)
-    way_out = "Restore the log or the snapshots from a copy, or start a new data folder."
     if best is not None:
         around.identity.check(best.identity, f"the snapshot of {loaded.spec.name}, partition {loaded.number},")
         if best.topic_id != around.bus.topic_id(source.topic):
-            msg = f"{source} was made anew since the snapshot at offset {best.offset} was written. {way_out}"
+            msg = f"{source} was made anew since the snapshot at offset {best.offset} was written. {_WAY_OUT}"
             raise RestoreRefused(msg)
         if best.offset > committed:
-            msg = f"{source}: a snapshot at offset {best.offset} is above the committed offset {committed}. {way_out}"
+            msg = f"{source}: a snapshot at offset {best.offset} is above the committed offset {committed}. {_WAY_OUT}"
             raise RestoreRefused(msg)
         if best.offset < committed and best.logic_version != loaded.spec.logic_version:
             msg = (
@@ -138,15 +138,21 @@ def _check(loaded: LoadedPartition, committed: int, around: Surroundings) -> Non
                 "with the release that started it."
             )
             raise RestoreRefused(msg)
+    _check_log(loaded, committed, around)
+
+
+def _check_log(loaded: LoadedPartition, committed: int, around: Surroundings) -> None:
+    best, source = loaded.snapshot, loaded.source
+    first, end = around.bus.watermarks(source)
     if max(loaded.position, committed) > end:
-        msg = f"{source}: the log ends at {end}, below offset {max(loaded.position, committed)}. {way_out}"
+        msg = f"{source}: the log ends at {end}, below offset {max(loaded.position, committed)}. {_WAY_OUT}"
         raise RestoreRefused(msg)
     if first > loaded.position:
         damaged = loaded.snapshots.damaged()
         found = f"Damaged, missing or cut short: {', '.join(damaged)}. " if damaged else ""
-        if best is None and not damaged:
+        if loaded.spec.stateful and best is None and not damaged:
             found = f"There is no snapshot in {loaded.snapshots.folder}. "
-        msg = f"{source}: the log begins at {first}, above the state's offset {loaded.position}. {found}{way_out}"
+        msg = f"{source}: the log begins at {first}, above the state's offset {loaded.position}. {found}{_WAY_OUT}"
         raise RestoreRefused(msg)
 
 

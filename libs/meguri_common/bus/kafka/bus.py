@@ -14,14 +14,14 @@ from meguri_common.bus.kafka.member import KafkaMember
 from meguri_common.bus.kafka.names import group_id
 from meguri_common.bus.kafka.producer import KafkaProducer
 from meguri_common.bus.kafka.reading import Follower, Rereader
-from meguri_common.bus.port import Commit, TopicPartition
+from meguri_common.bus.port import Batch, Commit, TopicPartition
 from meguri_common.errors import BusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from meguri_common.bus.kafka.settings import KafkaSettings
-    from meguri_common.bus.port import Batch, Message
+    from meguri_common.bus.port import Message
 
 __all__ = ["KafkaBus"]
 
@@ -32,15 +32,22 @@ _STABLE = 30.0
 class KafkaBus:
     """See `bus.port.FollowingBus`. Not for several threads; members keep one of their own."""
 
-    def __init__(self, settings: KafkaSettings, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        now: Callable[[], float] = time.time,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Connect when first used.
 
         Args:
             settings: brokers and times.
             now: clock for append times, epoch seconds.
+            stopping: whether the process is to stop: no call waits for long any more.
         """
         self.settings = settings
-        self.patience = Patience(settings.request_timeout)
+        self.patience = Patience(settings.request_timeout, stopping)
         self._now = now
         self._admin = AdminClient(settings.admin(), logger=log)
         self._follower: Follower | None = None
@@ -66,7 +73,7 @@ class KafkaBus:
         """See `Bus`: the end is that of what readers may see, behind the marker of the last transaction."""
         self._used()
         self._check(source)
-        return self._rereading().watermarks(source)
+        return self._rereading().watermarks(self._real(source))
 
     def read(
         self, source: TopicPartition, start: int, *, end: int | None = None, max_bytes: int | None = None
@@ -74,7 +81,7 @@ class KafkaBus:
         """See `Bus`."""
         self._used()
         self._check(source)
-        return self._rereading().read(source, start, end=end, max_bytes=max_bytes)
+        return self._rereading().read(self._real(source), start, end=end, max_bytes=max_bytes)
 
     def follow(self, positions: Mapping[TopicPartition, int], *, max_bytes: int, wait: float) -> list[Batch]:
         """See `FollowingBus`."""
@@ -83,7 +90,11 @@ class KafkaBus:
             self._rereader.release()
         if self._follower is None:
             self._follower = Follower(self.settings)
-        return self._follower.follow(positions, max_bytes=max_bytes, wait=wait)
+        asked = {self._real(source): source for source in positions}
+        found = self._follower.follow(
+            {real: positions[source] for real, source in asked.items()}, max_bytes=max_bytes, wait=wait
+        )
+        return [Batch(asked[batch.source], batch.messages, batch.position) for batch in found]
 
     def committed(self, group: str, source: TopicPartition) -> Commit | None:
         """See `Bus`.
@@ -94,7 +105,9 @@ class KafkaBus:
         self._used()
         self._check(source)
         name = group_id(group, self.settings.prefix)
-        asked = ConsumerGroupTopicPartitions(name, [ClientPartition(source.topic, source.partition)])
+        asked = ConsumerGroupTopicPartitions(
+            name, [ClientPartition(self.settings.topic(source.topic), source.partition)]
+        )
 
         def ask(left: float) -> Commit | None:
             self._used()
@@ -130,6 +143,10 @@ class KafkaBus:
         self._members.append(member)
         return member
 
+    def last_end(self, source: TopicPartition) -> int | None:
+        """The inbox's end as a fetch has last told, for telemetry: never asks the brokers; None if not known."""
+        return self._follower.last_end(self._real(source)) if self._follower is not None else None
+
     def barrier(self) -> None:
         """See `Bus`: all in-sync copies hold what has committed, since every write waits for them."""
         self._used()
@@ -140,7 +157,7 @@ class KafkaBus:
         first, end = self.watermarks(source)
         if before <= first:
             return
-        position = ClientPartition(source.topic, source.partition, min(before, end))
+        position = ClientPartition(self.settings.topic(source.topic), source.partition, min(before, end))
 
         def ask(left: float) -> None:
             for future in self._admin.delete_records([position], request_timeout=left, operation_timeout=left).values():
@@ -176,7 +193,13 @@ class KafkaBus:
             msg = f"{source.topic} has partitions 0 to {count - 1}, not {source.partition}"
             raise BusError(msg)
 
-    def _describe(self, topic: str) -> Any:
+    def _real(self, source: TopicPartition) -> TopicPartition:
+        """The broker's name of a partition."""
+        return TopicPartition(self.settings.topic(source.topic), source.partition)
+
+    def _describe(self, name: str) -> Any:
+        topic = self.settings.topic(name)
+
         def ask(left: float) -> Any:
             return self._admin.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result()
 

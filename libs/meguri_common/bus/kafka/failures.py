@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from meguri_common.errors import BusError
+from meguri_common.errors import BusError, TopicMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ FENCING = frozenset(
 """Codes that say: a newer producer of the name, or a newer generation of the group, has taken over."""
 
 _SLICE = 0.5
+_WHEN_STOPPING = 8.0
+"""Seconds that calls may still wait, in all, when the process is to stop."""
 _PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,  # noqa: SLF001 - see above
@@ -56,6 +59,8 @@ _PASSING = frozenset(
     }
 )
 
+_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - see above
+
 _Result = TypeVar("_Result")
 
 
@@ -70,27 +75,33 @@ def error_of(problem: BaseException) -> KafkaError:
 class Patience:
     """How long calls wait for the brokers, and the end of that when the process is to stop."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._seconds = seconds
+        self._stopping = stopping
         self._clock = clock
-        self._until: float | None = None
-
-    def end_within(self, seconds: float) -> None:
-        """From now on no call waits beyond that: the process is being stopped."""
-        self._until = self._clock() + seconds
+        self._until = math.inf
 
     def deadline(self, seconds: float | None = None) -> float:
         """When a call that begins now fails."""
-        wanted = self._clock() + (self._seconds if seconds is None else seconds)
-        return wanted if self._until is None else min(wanted, self._until)
+        return self._clock() + (self._seconds if seconds is None else seconds)
 
     def left(self, deadline: float) -> float:
         """Seconds to a deadline; at least a moment, so that an answer that is there is taken."""
-        return max(deadline - self._clock(), 0.001)
+        return max(min(deadline, self._end()) - self._clock(), 0.001)
 
     def over(self, deadline: float) -> bool:
         """Whether it has passed."""
-        return self._clock() >= deadline
+        return self._clock() >= min(deadline, self._end())
+
+    def _end(self) -> float:
+        if self._until == math.inf and self._stopping():
+            self._until = self._clock() + _WHEN_STOPPING
+        return self._until
 
     def ask(self, what: str, call: Callable[[float], _Result], *, seconds: float | None = None) -> _Result:
         """Call with a time limit, again while what fails may pass, in slices between which signals are handled.
@@ -112,5 +123,7 @@ class Patience:
                 passing = error.code() in _PASSING or error.retriable()
                 if error.fatal() or not passing or self.over(deadline):
                     msg = f"{what}: {error.str()} ({error.name()})"
+                    if error.code() in _MISSING:
+                        raise TopicMissing(f"{msg}. Make it with: meguri topics create") from problem
                     raise BusError(msg) from problem
             time.sleep(min(_SLICE / 10, self.left(deadline)))

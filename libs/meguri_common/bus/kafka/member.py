@@ -126,7 +126,8 @@ class KafkaMember:
 
     def _subscribed(self) -> Consumer:
         consumer = Consumer(self._settings.member(self.group), logger=log)
-        consumer.subscribe([self.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        topic = self._settings.topic(self.topic)
+        consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         return consumer
 
     def _take_part(self) -> None:
@@ -156,7 +157,7 @@ class KafkaMember:
 
     def _on_assign(self, consumer: Any, partitions: list[ClientPartition]) -> None:
         # Read elsewhere; a position at the end keeps the client from asking for committed ones.
-        positions = [ClientPartition(self.topic, one.partition, OFFSET_END) for one in partitions]
+        positions = [ClientPartition(one.topic, one.partition, OFFSET_END) for one in partitions]
         self._call(consumer.incremental_assign, positions)
         self._call(consumer.pause, positions)
         self._note_generation(consumer)

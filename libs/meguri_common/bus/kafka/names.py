@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["HEADERS_KEY", "PREFIX", "group_id", "transactional_id"]
+__all__ = ["HEADERS_KEY", "PREFIX", "TOPIC_PREFIX", "group_id", "transactional_id"]
 
 PREFIX = "meguri."
 """What groups and transactional ids begin with, where nothing else is set."""
+
+TOPIC_PREFIX = "meguri."
+"""What names of topics begin with in the program."""
 
 HEADERS_KEY = "meguri"
 """Key of the one Kafka header that carries a message's headers."""

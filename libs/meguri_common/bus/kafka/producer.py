@@ -59,6 +59,7 @@ class KafkaProducer:
             BusError: the brokers don't answer.
         """
         self._name = name
+        self._topic = settings.topic
         self._limit = settings.message_bytes
         self._patience = patience
         self._timeout = settings.transaction_timeout + _MARGIN
@@ -98,7 +99,7 @@ class KafkaProducer:
         while True:
             try:
                 client.produce(
-                    target.topic,
+                    self._topic(target.topic),
                     content,
                     partition=target.partition,
                     timestamp=(int(self._now()) if at is None else at) * 1000,
@@ -130,7 +131,7 @@ class KafkaProducer:
             self.abort()
             raise
         positions = [
-            ClientPartition(member.topic, partition, commit.offset, commit.metadata)
+            ClientPartition(self._topic(member.topic), partition, commit.offset, commit.metadata)
             for partition, commit in commits.items()
         ]
         try:

@@ -83,6 +83,13 @@ class Follower:
         """Release the client."""
         self._consumer.close()
 
+    def last_end(self, source: TopicPartition) -> int | None:
+        """The partition's end as last heard, open transactions included."""
+        if source not in self._inboxes:
+            return None
+        found = self._consumer.get_watermark_offsets(ClientPartition(source.topic, source.partition), cached=True)
+        return int(found[1]) if found is not None and found[1] >= 0 else None
+
     def _assign(self, positions: Mapping[TopicPartition, int]) -> None:
         moved = [
             source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meguri_common.bus.kafka.names import PREFIX, group_id, transactional_id
+from meguri_common.bus.kafka.names import PREFIX, TOPIC_PREFIX, group_id, transactional_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +36,19 @@ class KafkaSettings:
     """Rebalance protocol: `classic` (cooperative), or `consumer` (KIP-848: the broker states the session's timeout)."""
     prefix: str = PREFIX
     """What the names of groups and the transactional ids begin with."""
+    topic_prefix: str = TOPIC_PREFIX
+    """What topics whose names begin with `meguri.` begin with on the brokers instead."""
     linger: float = 0.2
     """Time that messages may wait for others before a step takes them: small steps cost several times as much."""
     message_bytes: int = _MESSAGE_BYTES
     """A message's size at most; the topics' own limit is the broker's."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Properties that override all others, for tests."""
+
+    def topic(self, name: str) -> str:
+        """The broker's name of a topic."""
+        renamed = self.topic_prefix != TOPIC_PREFIX and name.startswith(TOPIC_PREFIX)
+        return self.topic_prefix + name.removeprefix(TOPIC_PREFIX) if renamed else name
 
     def producer(self, name: str) -> dict[str, Any]:
         """Properties of a transactional producer."""
