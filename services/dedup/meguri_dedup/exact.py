@@ -81,10 +81,6 @@ class ExactTable:
             split_table(self.table, larger)
             self.table = larger
 
-    def has_room(self, keys: int) -> bool:
-        """Whether so many more keys fit."""
-        return self.logged + keys <= self.log.size // 2 and len(self) + keys <= self._limit
-
     @classmethod
     def of(cls, pairs: NDArray[np.uint64], log: NDArray[np.uint64], counts: NDArray[np.int64]) -> Self:
         """The table of distinct keys, (m, 2), with a log and counts that are given."""

@@ -164,6 +164,8 @@ class Tiers:
             rest = host[start:], path[start:], seen[start:]
             bloom, table = self.bloom, self.table
             room = min(table.room, bloom.capacity - self.on_disk)
+            if self._bounded:
+                room = min(room, self._shares.recent)
             if self.on_disk:
                 mode |= DEFER
                 if self._open.size < n:
@@ -194,19 +196,17 @@ class Tiers:
         count = int(self.table.counts[OPEN])
         self.run_probes += count
         rows = self.drum.search(self._open[:count], host, path, seen, self.cache)
-        if insert and not self.table.has_room(rows.size):
-            if self._bounded and len(self.table) + rows.size > self._shares.recent:
+        if insert:
+            if self._bounded and len(self.table) and len(self.table) + rows.size > self._shares.recent:
                 self._spill()
             self.table.grow(rows.size)
         settle_keys(self.table.table, self.table.log, self.table.counts, host, path, rows, seen, insert)
 
     def _make_room(self) -> None:
         """In front of a new key: of table, log and filter one is full."""
-        if not self.table.has_room(1):
-            if self._bounded and len(self.table) >= self._shares.recent:
-                self._spill()
-            else:
-                self.table.grow()
+        if self._bounded and len(self.table) >= self._shares.recent:
+            self._spill()
+        self.table.grow()
         if len(self) >= self.bloom.capacity:
             self._capacity = next_capacity(self._capacity, self.fp_rate)
             if self.on_disk:
