@@ -105,7 +105,7 @@ def test_a_fleet_that_is_scaled_and_loses_its_broker_ends_as_an_embedded_run(
     if publishing.returncode:  # the broker went while it published: what was acknowledged isn't sent again
         compose("up", "--detach", "--wait", "--no-recreate", "--scale", "dedup=3")
         compose("run", "--rm", "-T", "meguri", "publish", f"/examples/{EXAMPLE}")
-    say(f"the fleet was ready after {compose.ready_after:.0f} s")
+    say("compose", f"the fleet was ready after {compose.ready_after:.0f} s")
     compose("up", "--detach", "--no-recreate", "--scale", "dedup=1")
     compose("run", "--rm", "-T", "meguri", "lag", "--wait", "--timeout", "300", timeout=400)
     compose("stop", "--timeout", "60", *SERVICES)  # a clean stop leaves a snapshot at the committed offset
