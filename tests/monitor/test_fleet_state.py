@@ -33,12 +33,14 @@ class Listener:
         self.fleet = Fleet()
         self.spans: dict[str, dict[float, Span]] = {}
         self.now = BEGIN
+        self.offset = -1
 
     def hear(self, report: list[Sample]) -> None:
+        self.offset += 1
         for service, increase in self.fleet.hear(report, self.now).items():
             spans = self.spans.setdefault(service, {})
             start = self.now // SPAN_SECONDS * SPAN_SECONDS
-            spans[start] = with_increase(spans.get(start), increase)
+            spans[start] = with_increase(spans.get(start), increase, self.offset)
 
     def play(self, scene: Scene, seconds: int, passes: Callable[[], int] = lambda: 1) -> None:
         """Let time pass; each report is heard as often as `passes` says."""

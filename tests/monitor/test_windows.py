@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meguri_monitor.windows import SPAN_SECONDS, Increase, Moment, Span, from_table, lag_trend, rates, with_increase
+
+if TYPE_CHECKING:
+    from random import Random
 
 increases = st.lists(
     st.builds(
@@ -29,24 +33,26 @@ def spans_of(lags: list[int | None], *, links: float = 0.0) -> list[Moment]:
     return [
         Moment(
             number * SPAN_SECONDS,
-            Span(counts={"links": links}, lag=lag, at=(number + 1) * SPAN_SECONDS - 1, instances=1),
+            Span(counts={"links": links}, lag=lag, at=(number + 1) * SPAN_SECONDS - 1, instances=1, offset=number),
         )
         for number, lag in enumerate(lags)
     ]
 
 
 @given(increases, st.randoms())
-def test_a_span_sums_up_in_any_order_and_keeps_the_latest_word(found: list[Increase], random: object) -> None:
+def test_a_span_sums_up_in_any_order_and_keeps_the_latest_word(found: list[Increase], random: Random) -> None:
     shuffled = list(found)
-    random.shuffle(shuffled)  # type: ignore[attr-defined] # a random.Random
+    random.shuffle(shuffled)
     sums = []
     for order in (found, shuffled):
         span: Span | None = None
-        for increase in order:
+        for offset, increase in enumerate(order):
             before = json.dumps(span)
-            after = with_increase(span, increase)
+            after = with_increase(span, increase, offset)
             assert json.dumps(span) == before, "the table's value isn't changed in place"
             span = after
+            again = random.randint(0, offset)
+            assert with_increase(span, order[again], again) == span, "read again after a restart"
         assert span is not None
         assert from_table(json.loads(json.dumps(span))) == span, "it survives the table's changelog"
         assert span["at"] == max(increase.at for increase in found)
@@ -67,7 +73,9 @@ def test_what_is_no_span_is_none(value: object) -> None:
 @given(st.floats(0.1, 1e6), st.integers(1, 20), st.floats(0, 9.9))
 def test_a_steady_flow_has_its_rate(rate: float, spans: int, into: float) -> None:
     history = spans_of([0] * spans, links=rate * SPAN_SECONDS)
-    history.append(Moment(spans * SPAN_SECONDS, Span(counts={"links": rate * into}, lag=0, at=0, instances=1)))
+    history.append(
+        Moment(spans * SPAN_SECONDS, Span(counts={"links": rate * into}, lag=0, at=0, instances=1, offset=0))
+    )
     now = spans * SPAN_SECONDS + into
     assert rates(history, now)["links"] == pytest.approx(rate)
 

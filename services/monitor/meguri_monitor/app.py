@@ -1,7 +1,6 @@
 """The Faust application: an agent that listens to telemetry, a windowed table, and web views.
 
-Faust's acknowledgements are at best once for the head of a partition: a sample may be skipped or come twice around a
-restart. Nothing here minds.
+Around a restart messages are read again, or one is skipped: spans remember up to which message they count.
 """
 
 from __future__ import annotations
@@ -69,11 +68,12 @@ class Monitor:
         table = app.Table(f"spans-{partitions}", default=dict, partitions=partitions)
         self._spans = table.tumbling(SPAN_SECONDS, expires=KEPT_SECONDS)
 
-    def take(self, message: bytes, written: float, now: float) -> None:
+    def take(self, message: bytes, offset: int, written: float, now: float) -> None:
         """Take in one message of the topic, within the agent.
 
         Args:
             message: lines of samples.
+            offset: where it stands in its partition; a service's messages are all in one.
             written: when it was written, epoch seconds.
             now: epoch seconds.
         """
@@ -83,7 +83,7 @@ class Monitor:
         for problem in problems:
             self.fleet.unreadable(problem)
         for service, increase in self.fleet.hear(samples, written).items():
-            self._spans[service] = with_increase(from_table(self._spans[service].value()), increase)
+            self._spans[service] = with_increase(from_table(self._spans[service].value()), increase, offset)
 
     def history(self, now: float) -> dict[str, list[Moment]]:
         """Spans of each service that was heard of, in order of time."""
@@ -115,7 +115,12 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
         settings.group,
         broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
         broker_credentials=credentials(settings.client or {}),
-        consumer_auto_offset_reset="latest",
+        # One that was killed is still a member for this long, and its successor waits.
+        broker_session_timeout=6.0,
+        broker_heartbeat_interval=2.0,
+        broker_commit_interval=1.0,
+        # The first start shows the past hour; what is older is passed over.
+        consumer_auto_offset_reset="earliest",
         datadir=scratch,
         store="memory://",
         topic_disable_leader=True,
@@ -135,7 +140,7 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
     async def listen(reports: Any) -> None:
         async for event in reports.events():
             try:
-                monitor.take(event.value, event.message.timestamp, time.time())
+                monitor.take(event.value, event.message.offset, event.message.timestamp, time.time())
             except Exception as problem:
                 # Faust would start the agent anew behind the message: a mistake of ours would be a silent hole.
                 await app.crash(problem)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["add_views", "page_headers"]
 
 _HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_STATE_SECONDS = 1.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,10 +36,16 @@ def add_views(app: Any, monitor: Monitor) -> None:
     def index() -> Answer:
         return Answer(page.encode(), "text/html; charset=utf-8", headers=headers)
 
+    made: tuple[float, Answer] | None = None
+
     def state() -> Answer:
+        nonlocal made
         now = time.time()
-        document = _encode(fleet_state(monitor.fleet, monitor.history(now), now, monitor.suspects))
-        return Answer(document, _JSON)
+        # It takes some milliseconds: however many look on, it is made about once a second.
+        if made is None or not 0 <= now - made[0] < _STATE_SECONDS:
+            document = _encode(fleet_state(monitor.fleet, monitor.history(now), now, monitor.suspects))
+            made = (now, Answer(document, _JSON))
+        return made[1]
 
     def metrics() -> Answer:
         return Answer(exposition(monitor.fleet, time.time()).encode(), CONTENT_TYPE)

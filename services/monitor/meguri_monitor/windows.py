@@ -45,6 +45,8 @@ class Span(TypedDict):
     """When that was heard, epoch seconds."""
     instances: int
     """Instances, as last heard."""
+    offset: int
+    """Of the last message that counted in it: after a restart some are read again."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,24 @@ class Trend:
     """Time until it is 0 if it goes on like this; None if it doesn't shrink, or isn't known."""
 
 
-def with_increase(span: Span | None, increase: Increase) -> Span:
-    """The span with what came to it; the argument is left as it is."""
+def with_increase(span: Span | None, increase: Increase, offset: int) -> Span:
+    """The span with what a message adds to it; the argument is left as it is.
+
+    Args:
+        span: None: nothing was heard in it yet.
+        increase: what the message adds.
+        offset: where the message stands in its partition of the topic; one that counted already adds nothing.
+    """
     if span is None:
-        return Span(counts=dict(increase.counts), lag=increase.lag, at=increase.at, instances=increase.instances)
+        return Span(
+            counts=dict(increase.counts),
+            lag=increase.lag,
+            at=increase.at,
+            instances=increase.instances,
+            offset=offset,
+        )
+    if offset <= span["offset"]:
+        return span
     counts = dict(span["counts"])
     for name, count in increase.counts.items():
         counts[name] = counts.get(name, 0) + count
@@ -93,6 +109,7 @@ def with_increase(span: Span | None, increase: Increase) -> Span:
         lag=increase.lag if newer else span["lag"],
         at=max(increase.at, span["at"]),
         instances=increase.instances if newer else span["instances"],
+        offset=offset,
     )
 
 
