@@ -20,6 +20,7 @@ from meguri_common.topics import REJECTS
 from meguri_store.import_records import GivenHosts, RecordStream, import_shard
 from meguri_store.manifest import make_manifest
 from meguri_store.resize import hosts_between, records_between
+from meguri_store.water_level import LevelState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from meguri.embedded.campaign import Campaign
     from meguri_common.runtime.partition import LoadedPartition
     from meguri_store.compact import Compacted
+    from meguri_store.generation import Generation
     from meguri_store.manifest import ShardRange
 
 __all__ = ["Resized", "resize_folder"]
@@ -165,6 +167,7 @@ class _Move:
             records.of(mine.index),
             GivenHosts(iter(tables)),
             token=token,
+            level=_level(generations),
         )
 
     def _look(self, service: str, number: int) -> Any:
@@ -230,6 +233,17 @@ def _carry_rows(old: Campaign, new: Campaign) -> None:
         at = messages[-1].offset + 1 if messages else end
     producer.commit()
     producer.close()
+
+
+def _level(generations: list[Generation]) -> LevelState:
+    """Where the water stands in a shard made of others: as high as on average in them, weighted by their URLs."""
+    urls = sum(generation.meta.urls for generation in generations)
+    if not urls:
+        return LevelState()
+    # A weighted mean of equal heights is that height, to the bit.
+    heights = {generation.meta.tau for generation in generations}
+    mean = sum(generation.meta.tau * generation.meta.urls for generation in generations) / urls
+    return LevelState(heights.pop() if len(heights) == 1 else mean, 0, generations[-1].meta.reschedules)
 
 
 def _overlap(one: ShardRange, other: ShardRange) -> bool:

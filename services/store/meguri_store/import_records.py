@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from meguri_common.runtime.files import FileSystem
     from meguri_store.compact import Compacted
     from meguri_store.spill import SpillFile
+    from meguri_store.water_level import LevelState
 
 __all__ = ["GROUP_COLUMNS", "GivenHosts", "HostStream", "MadeHosts", "Place", "RecordStream", "import_shard"]
 
@@ -244,6 +245,7 @@ def import_shard(
     token: Callable[[], str],
     expected: int = 0,
     group_rows: int = CHUNK_ROWS,
+    level: LevelState | None = None,
 ) -> Compacted:
     """Write a shard's records as its first generation, at offset 0 of its inbox.
 
@@ -256,6 +258,7 @@ def import_shard(
         token: a random part of a name.
         expected: about how many URLs there are, for the filter's first size.
         group_rows: rows of a row group.
+        level: where the shard's water stands, where that is known.
 
     Raises:
         OrderViolation, RecordError: the records are no shard's.
@@ -281,6 +284,7 @@ def import_shard(
         identity=identity,
         token=token,
         group_rows=group_rows,
+        level=None if level is None else lambda: level,
     )
 
 
