@@ -6,102 +6,24 @@ import itertools
 import math
 import random
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import store_world as world
+from freshness_world import EVERY, LiveWorld, PlainSchedule
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from meguri_common.records import Status, UpdateField
+from meguri_common.records import Status, UpdateField, VisitFlag
 from meguri_store.freshness_plan import plan_schedule
 from meguri_store.freshness_rules import DEFAULTS
 from meguri_store.queries import open_shard
 from meguri_store.verify import verify_generation
 from meguri_store.water_level import RATE_UNIT
 
-BUDGET = 0.05
-EVERY = 2
 HOSTS = [f"site{number}.org" for number in range(3)]
 URLS = [world.url_of(name, page) for name in HOSTS for page in ("", "a", "b")]
-
-
-def interval_of(priority: float, rate: float, tau: float, share: float) -> float:
-    """Hours to the next fetch: the band is halved 40 times, as the method is told."""
-    low, high, weight = 1 / 8760, 4.0, priority if priority > 0 else 1.0
-    rate = min(max(rate, low), high)
-
-    def gain(fetches: float) -> float:
-        x = rate / fetches
-        if x < 0.05:
-            share_of_gap = sum((-x) ** k * (k + 1) / math.factorial(k + 2) for k in range(12))
-        else:
-            share_of_gap = (1 - math.exp(-x) - x * math.exp(-x)) / x**2
-        return weight * share_of_gap * rate / fetches**2
-
-    if gain(1 / 24) <= tau:
-        fetches = 1 / 336
-    elif gain(high) >= tau:
-        fetches = high
-    elif gain(low) <= tau:
-        fetches = low
-    else:
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if gain(middle) > tau else (low, middle)
-        fetches = (low + high) / 2
-    return 1 / min(max(min(fetches, share), 1 / 8760), 4.0)
-
-
-class PlainSchedule(world.PlainStore):
-    """The plain store, with hours by worth."""
-
-    def __init__(self, budget: float = BUDGET) -> None:
-        super().__init__()
-        self.tau, self.count, self.budget = 1e-6, 0, budget
-
-    def outcome(self, row: dict[str, Any]) -> None:
-        super().outcome(row)
-        record = self.records.get((row["host_key"], row["path_key"]))
-        if record is None or record["status"] != Status.CRAWLED:
-            return
-        owner = self.host_records[row["host_key"]]
-        share = 36_000 / (owner["crawl_delay"] or 10) / max(owner["url_count"], 1)
-        interval = interval_of(float(record["priority"]), record["lambda"], self.tau, share)
-        hours = max(math.floor(interval + 0.5), 1)
-        spread = row["path_key"] % min(24, hours)
-        record["status"] = int(Status.DUE_RECRAWL)
-        record["next_due"] = min(record["last_crawled"] + hours + spread, 2**32 - 1)
-        self.count += 1
-        if self.count % EVERY == 0:
-            scheduled = self.scheduled() / RATE_UNIT
-            if scheduled > 1.02 * self.budget:
-                self.tau *= 1.05
-            elif scheduled < 0.98 * self.budget:
-                self.tau *= 0.95
-            self.tau = max(self.tau, 1e-12)
-
-    def scheduled(self) -> int:
-        return sum(
-            RATE_UNIT // max(record["next_due"] - record["last_crawled"], 1)
-            for record in self.records.values()
-            if record["status"] in (Status.CRAWLED, Status.DUE_RECRAWL) and record["next_due"]
-        )
-
-
-class LiveWorld(world.World):
-    """A shard that reschedules by worth, and moves the water level often."""
-
-    def __init__(self, root: Path, **parameters: Any) -> None:
-        super().__init__(root, parameters={**DEFAULTS, "reschedule": True, "budget": BUDGET, **parameters})
-
-    def fresh(self):
-        store = super().fresh()
-        store.rules = replace(store.rules, tick_every=EVERY)
-        return store
 
 
 urls = st.sampled_from(URLS)
@@ -142,7 +64,7 @@ def compare(live: world.World, twin: PlainSchedule) -> None:
     assert live.hosts() == twin.hosts()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(steps=st.lists(st.tuples(ops, points), min_size=2, max_size=5))
 def test_schedule_equals_the_twins_whenever_it_is_compacted_or_looked_at(steps):
     with tempfile.TemporaryDirectory() as folder:
@@ -271,6 +193,47 @@ def test_the_same_events_twice_give_the_same_records(tmp_path):
     assert all(row["next_due"] > row["last_crawled"] for row in first.urls())
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_fault_gone_is_taken_last_and_never_rescheduled(tmp_path, compacted):
+    """A "not found" template, 410 and the fifth failure end a URL, whatever the schedule would have made of it."""
+    ends = [
+        [{"content_fp": 9, "flags": VisitFlag.SOFT_404}],
+        [{"status": 410}],
+        [{"status": 404}] * 5,
+    ]
+    live = LiveWorld(tmp_path)
+    for url, facts in zip(URLS, ends, strict=False):
+        live.feed([world.admitted(url), world.visit(url, content_fp=7)])
+        live.feed([world.visit(url, at=world.START + at * 90_000, **fact) for at, fact in enumerate(facts, 1)])
+        # A gone URL that answers, but with nothing that revives it, stays gone.
+        live.feed([world.visit(url, at=world.START + 10**6, status=304)])
+    live.snapshot(compact=compacted)
+    assert [(row["status"], row["next_due"]) for row in live.urls()] == [(Status.GONE, 0)] * len(ends)
+    assert live.shard().due(2**32 - 1, 10).num_rows == 0
+    plan = plan_schedule(live.store.base, live.store.log, live.store.rules)
+    assert plan is not None
+    assert plan.level.scheduled == 0, "what is gone is in no schedule"
+    live.feed([world.visit(URLS[0], at=world.START + 2 * 10**6, content_fp=8)])
+    assert live.shard().due(2**32 - 1, 10).column("url").to_pylist() == [URLS[0].decode()]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_fault_what_is_rescheduled_comes_due(tmp_path, compacted):
+    """With hours by worth every row that has one, in whatever status it left them, is found when it has come."""
+    live = LiveWorld(tmp_path)
+    live.feed([op for number in range(len(URLS)) for op in crawled(number, 5, 1)])
+    live.feed([world.visit(URLS[1], at=world.START + 500 * world.HOUR, status=503)])
+    live.feed([world.visit(URLS[2], at=world.START + 500 * world.HOUR, status=410)])
+    live.snapshot(compact=compacted)
+    rows = {row["url"]: row for row in live.urls()}
+    assert {row["status"] for row in rows.values()} == {Status.DUE_RECRAWL, Status.GONE}
+    for now in {row["next_due"] + step for row in rows.values() for step in (-1, 0) if row["next_due"]}:
+        expected = {url for url, row in rows.items() if row["next_due"] and row["next_due"] <= now}
+        assert set(live.shard().due(now, 100).column("url").to_pylist()) == expected
+    latest = max(row["next_due"] for row in rows.values())
+    assert live.shard().due(latest, 100).num_rows == len(URLS) - 1
+
+
 def test_a_schedule_can_be_turned_on_and_off_between_runs(tmp_path):
     """The rate is summed over records whoever scheduled them, so the level knows where it stands from the start."""
     flat = world.World(tmp_path)
@@ -278,7 +241,7 @@ def test_a_schedule_can_be_turned_on_and_off_between_runs(tmp_path):
     flat.snapshot(compact=True)
     assert {row["status"] for row in flat.urls()} == {Status.CRAWLED}
     assert flat.store.base.meta.scheduled == len(URLS) * (RATE_UNIT // 168)
-    flat.parameters = {**DEFAULTS, "reschedule": True, "budget": BUDGET}
+    flat.parameters = {**DEFAULTS, "reschedule": True, "budget": 0.05}
     flat.restore()
     visited = world.START + 300 * world.HOUR
     flat.feed([world.visit(URLS[0], at=visited, content_fp=99)])
