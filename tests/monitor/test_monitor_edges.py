@@ -75,14 +75,8 @@ def test_credentials_are_those_of_the_other_commands() -> None:
     from meguri_monitor.broker import credentials  # noqa: PLC0415 - needs Faust
 
     assert credentials({"client.id": "x"}) is None
-    sasl = credentials(
-        {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanisms": "SCRAM-SHA-512",
-            "sasl.username": "me",
-            "sasl.password": "s",
-        }
-    )
+    user = {"sasl.username": "me", "sasl.password": "s"}
+    sasl = credentials({"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", **user})
     assert (sasl.username, sasl.password, sasl.mechanism.value) == ("me", "s", "SCRAM-SHA-512")
     assert sasl.ssl_context.check_hostname
     plain = credentials({"security.protocol": "sasl_plaintext", **user})
