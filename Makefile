@@ -15,7 +15,7 @@ LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
           --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format lock schemas bench-run clean
+.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,6 +26,9 @@ run: $(VENV)/.run ## run the pipeline over the example, into $(DATA)
 
 test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, WORKERS=0 runs them in one process
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
+
+test-compose: $(VENV)/.test ## bring the fleet up with Docker Compose, disturb it, and compare
+	MEGURI_TEST_COMPOSE=1 $(BIN)/python -m pytest -s --numprocesses 0 tests/compose $(ARGS)
 
 lint: $(VENV)/.dev ## style, types and import contracts
 	$(BIN)/ruff check .
@@ -43,12 +46,16 @@ lock: ## resolve the locks anew (needs uv)
 	$(LOCK) --extra kafka --extra monitor --output-file requirements/fleet.lock $(ARGS)
 	$(LOCK) --group pyproject.toml:test --output-file requirements/test.lock $(ARGS)
 	$(LOCK) --group pyproject.toml:dev --output-file requirements/dev.lock $(ARGS)
+	$(LOCK) --group pyproject.toml:bench --constraint requirements/dev.lock --output-file requirements/bench.lock $(ARGS)
 
 schemas: $(VENV)/.run ## write docs/schemas from the typed events
 	$(BIN)/python -m meguri_common.events.schemas docs/schemas
 
 bench-run: $(VENV)/.test ## measure `meguri run`
 	$(BIN)/python bench/run.py $(ARGS)
+
+bench-seen: $(VENV)/.bench ## measure the seen-set and the filters beside others
+	$(BIN)/python bench/seen.py $(ARGS)
 
 clean: ## remove the venv and what tools have left; data folders stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -62,7 +69,7 @@ $(BIN)/python:
 	         "apt-get install python3-venv), or name another one with PYTHON=/path/to/python3.x" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: requirements/%.lock pyproject.toml | $(BIN)/python
+$(VENV)/.run $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: requirements/%.lock pyproject.toml | $(BIN)/python
 	$(PIP) install --require-hashes --requirement $<
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -37,7 +37,7 @@ def test_no_paths_of_one_machine(path: Path) -> None:
     assert MACHINE_PATH.findall(path.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("lock", ["run", "test", "dev"])
+@pytest.mark.parametrize("lock", ["run", "test", "dev", "bench"])
 def test_locks_pin_everything_by_hash_and_name_no_registry(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
     assert "://" not in text
@@ -49,12 +49,14 @@ def test_locks_pin_everything_by_hash_and_name_no_registry(lock: str) -> None:
         assert "--hash=sha256:" in entry, entry[:80]
 
 
-@pytest.mark.parametrize("lock", ["run", "test", "dev"])
+@pytest.mark.parametrize("lock", ["run", "test", "dev", "bench"])
 def test_locks_hold_what_the_project_asks_for(lock: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    if lock != "run":
+    if lock in {"test", "dev"}:
         wanted += project["dependency-groups"]["test"]
+    if lock == "bench":
+        wanted += project["dependency-groups"]["bench"]
     if lock == "dev":
         wanted += project["dependency-groups"]["lint"]
     locked = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE))
