@@ -26,8 +26,8 @@ __all__ = ["inspect", "say_path"]
 def inspect(data: Path, count: int, *, verify: bool, rejects: bool, as_json: bool) -> None:
     """Look into the files of a data folder and verify them.
 
-    Shows the campaign's identity, snapshots and generations, the figures of the seen-sets (their rates as met while
-    they were restored), and what each topic keeps. With --json one object: {"identity", "services", "generations",
+    Shows the campaign's identity, snapshots and generations, the figures of the seen-sets (counted since
+    the campaign began), and what each topic keeps. With --json one object: {"identity", "services", "generations",
     "seen_set", "topics"}; with --verify {"ok": true, "manifests", "files", "generations", "urls"}; with --rejects
     {"rejected", "rejects": [...]}.
 
@@ -140,7 +140,10 @@ def _seen(name: str, row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['keys']:,} keys",
         f"{row['bits_per_url']:.2f} bits a URL",
         f"false positives {row['measured_fpr']:.3%}",
-        f"exact set touched {row['base_share']:.3%}",
+        f"past the filter {row['base_share']:.3%}",
+        f"to disk {row['run_share']:.3%}",
+        f"{row['keys_on_disk']:,} keys there",
+        *([f"{row['trusted']:,} by the filter's word"] if row["trusted"] else []),
     )
 
 

@@ -15,6 +15,8 @@ from meguri_common.bus.sqlite_schema import connect, mapped_errors
 from meguri_common.errors import CorruptGeneration, CorruptSnapshot, DataFolderError
 from meguri_common.events.rejects import RejectRecord
 from meguri_common.topics import REJECTS
+from meguri_dedup.run_file import ROLE as RUN
+from meguri_dedup.service import verify_keys
 from meguri_store.generation import FILES, Generation, shard_folder
 from meguri_store.manifest import read_manifest
 from meguri_store.verify import verify_generation
@@ -30,6 +32,8 @@ __all__ = ["inspect_folder", "rejects_of", "verify_folder"]
 
 _READ_BYTES = 8 << 20
 _PAYLOAD_START = 160
+_OF_A_PROCESS = {"runs_written", "merges", "merge_bytes_read", "merge_bytes_written", "merge_seconds"}
+_SUMMED = ("keys", "keys_on_disk", "decisions", "hits", "misses", "base_probes", "run_probes", "trusted")
 _MANIFEST = re.compile(r"snapshot-o(\d{12})-s(\d{8})-[0-9a-f]+\.json")
 
 
@@ -162,21 +166,21 @@ def _generations(view: View) -> Iterator[dict[str, Any]]:
 
 
 def _seen_set(view: View) -> dict[str, Any]:
-    """Figures of the seen-sets as restored: the rates are those met while their keys were put in."""
+    """Figures of the seen-sets, counted since the campaign began; those of merges, which a process counts, apart."""
     partitions = []
     for loaded in view.partitions("dedup"):
         service: Any = loaded.service
-        partitions.append({"partition": loaded.number, **service.stats()["gauges"]})
-    keys = sum(row["keys"] for row in partitions)
-    misses = sum(row["misses"] for row in partitions)
-    decisions = sum(row["decisions"] for row in partitions)
-    probes = sum(row["base_probes"] for row in partitions)
+        gauges = {name: value for name, value in service.stats()["gauges"].items() if name not in _OF_A_PROCESS}
+        partitions.append({"partition": loaded.number, **gauges})
+    summed = {name: sum(row[name] for row in partitions) for name in _SUMMED}
+    keys, decisions, misses = summed["keys"], summed["decisions"], summed["misses"]
     false_hits = sum(row["measured_fpr"] * row["misses"] for row in partitions)
     return {
-        "keys": keys,
+        **summed,
         "bits_per_url": sum(row["filter_bits"] for row in partitions) / keys if keys else 0.0,
         "measured_fpr": false_hits / misses if misses else 0.0,
-        "base_share": probes / decisions if decisions else 0.0,
+        "base_share": summed["base_probes"] / decisions if decisions else 0.0,
+        "run_share": summed["run_probes"] / decisions if decisions else 0.0,
         "partitions": partitions,
     }
 
@@ -251,7 +255,12 @@ def _verified_files(view: View, spec: ServiceSpec, snapshot: Snapshot) -> int:
         if reference.role in FILES and reference.role != "meta":
             continue  # meta.json holds its checksum, and is checked here; the file is read with its generation
         try:
-            reader.read(reference)
+            if reference.role == RUN:  # may be far larger than memory
+                verify_keys(
+                    reader.fs, snapshots.folder, view.campaign.identity.digest(), snapshot.partition, [reference]
+                )
+            else:
+                reader.read(reference)
         except CorruptSnapshot:
             if view.campaign.around.files.size(reference.path) is not None:
                 raise

@@ -93,7 +93,7 @@ TROUBLE = st.sampled_from([None, None, "crash", "power", "full"])
 
 
 class DiskMachine(RuleBasedStateMachine):
-    """An inbox of batches; a crash goes back to the last snapshot and reads the inbox again up to what was confirmed."""
+    """An inbox of batches; a crash goes back to the last snapshot and reads the inbox again, as far as confirmed."""
 
     def __init__(self):
         super().__init__()
@@ -319,6 +319,28 @@ def test_memory_goes_to_disk_and_files_stay_few(tmp_path):
     assert 0 < stats["run_probes"] <= stats["base_probes"]
     assert stats["merge_bytes_written"] > stats["merge_bytes_read"] > 16 * 4000
     assert stats["measured_fpr"] <= 0.011 + 3 * (0.01 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.01, 0.001])
+def test_the_filter_keeps_its_rate_while_keys_go_to_disk(tmp_path, rate):
+    """From empty to thirty times the first capacity; the memory stays within the bound."""
+    seen = SeenSet(2000, rate, folder=local_folder(tmp_path), memory_bytes=1)
+    host, path = random_keys(1, 60_000)
+    fresh = random_keys(2, 40_000)
+    for start in range(0, host.size, 6000):
+        seen.insert_batch(host[start : start + 6000], path[start : start + 6000])
+        known = slice(0, start + 6000)
+        assert seen.contains_batch(host[known], path[known]).all()
+        wrong = sum(seen.maybe_contains(*key) for key in pairs(fresh[0][:300], fresh[1][:300]))
+        assert wrong <= 1.1 * rate * 300 + 5 * (rate * 300) ** 0.5 + 2
+    before = seen.stats()
+    assert before["runs"] >= 2
+    assert before["memory_bytes"] - before["filter_bits"] / 8 <= (512 << 10) + 16 * before["keys"] / 64
+    assert not seen.merge(*fresh).any()
+    stats = seen.stats()
+    false_hits = stats["measured_fpr"] * stats["misses"] - before["measured_fpr"] * before["misses"]
+    most = 1.1 * rate * 40_000
+    assert false_hits <= most + 4 * most**0.5
 
 
 @pytest.mark.usefixtures("tiny")
