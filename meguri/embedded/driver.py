@@ -139,8 +139,9 @@ class RoundDriver:
         return cut
 
     def cut_rest(self) -> None:
-        """Cut the round behind what is published and not yet cut, if there is anything."""
-        if int(self._bus.get(_SINCE) or b"0"):
+        """Cut the round behind what is published and not yet cut, by whomever, if there is anything."""
+        cuts = [int(self._bus.get(_ROUND) or b"0"), *(int(key.removeprefix(_CUTS)) for key, _ in self._bus.scan(_CUTS))]
+        if self._bus.watermarks(self._pages)[1] > max(cuts):
             self.publish(None, {}, end_of_input=True)
 
     def drain(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from meguri_common.kafka import kafka_module
@@ -25,4 +26,6 @@ def open_bus(settings: Settings) -> KafkaBus:
     from meguri_common.bus.kafka.bus import KafkaBus  # noqa: PLC0415 - it needs the client
     from meguri_common.bus.kafka.settings import KafkaSettings  # noqa: PLC0415 - see above
 
+    # The client's own lines are for services' logs; a command raises what matters, and says when it waits.
+    logging.getLogger("meguri_common.bus.kafka").addHandler(logging.NullHandler())
     return KafkaBus(KafkaSettings(client=config, prefix=settings.kafka.prefix))
