@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from meguri_common.keys import partitions_of
 from meguri_common.wire.columns import binary_array, binary_parts, numbers
 from meguri_store.kernels.sorting import STACK_ROWS, distinct_rows, sort_rows, unordered_row
 from meguri_store.spill import Block, SpillFile, read_block
@@ -59,6 +58,7 @@ _FAN_IN = 24
 _MERGE_SHARE = 4
 """Blocks of all runs that are merged at once take this part of the memory, since merging copies them."""
 _PADDING = 16
+_KEYS = 1 << 64
 _MOST_URL_BYTES = (1 << 31) - 1
 
 
@@ -283,16 +283,16 @@ def sorted_distinct(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _blocks(batch: pa.RecordBatch, partitions: int, block_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Slices of sorted rows, each of one partition and of about `block_bytes` at most."""
-    partition = partitions_of(numbers(batch, "host_key"), partitions)
-    ends = np.append(np.flatnonzero(np.diff(partition)) + 1, batch.num_rows)
+    firsts = np.array([-(-_KEYS * partition // partitions) for partition in range(1, partitions)], np.uint64)
+    ends = np.append(np.searchsorted(numbers(batch, "host_key"), firsts), batch.num_rows).tolist()
     offsets, _ = binary_parts(batch.column("url"))
     size = offsets.astype(np.int64) + np.arange(len(offsets)) * _ROW_BYTES
     start = 0
-    for end in ends.tolist():
+    for partition, end in enumerate(ends):
         while start < end:
             stop = int(np.searchsorted(size, size[start] + block_bytes, side="right")) - 1
             stop = min(max(stop, start + 1), end)
-            yield int(partition[start]), batch.slice(start, stop - start)
+            yield partition, batch.slice(start, stop - start)
             start = stop
 
 
