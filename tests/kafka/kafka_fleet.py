@@ -13,10 +13,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meguri.fleet.view import open_fleet_view
+from meguri.looking import open_view
+from meguri_common.keys import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
     from typing import Self
 
@@ -136,27 +136,33 @@ class Fleet:
     def log(self, service: str) -> Path:
         return self.data.parent / f"{self.data.name}.{service}.log"
 
-    def outcome(self) -> Outcome:
-        """What the stopped fleet has come to."""
-        records = [json.loads(line) for line in self.command("export", "--data", self.data).splitlines()]
-        hosts = [json.loads(line) for line in self.command("export", "--hosts", "--data", self.data).splitlines()]
-        with open_fleet_view(self.data) as view:
-            totals: Counter[str] = Counter()
-            for loaded in view.partitions("prioritizer"):
-                service: Any = loaded.service
-                totals.update(service.totals())
-        assert totals["sent"] == totals["received"], "no cash is in flight"
-        assert totals["held"] + totals["pool"] == totals["minted"]
-        return outcome_of(records, hosts, totals["minted"])
 
-
-def outcome_of(records: Sequence[dict[str, Any]], hosts: Sequence[dict[str, Any]], cash: int) -> Outcome:
-    """From exported records."""
+def outcome_of(data: Path) -> Outcome:
+    """What a stopped fleet, or an embedded run, has come to."""
+    records, hosts = ([json.loads(line) for line in _export(data, *more).splitlines()] for more in ((), ("--hosts",)))
     urls = [record["url"] for record in records]
     assert len(urls) == len(set(urls)), "each URL once"
-    return Outcome(
-        urls=set(urls),
-        visits={record["url"]: record["crawl_count"] + record["error_count"] for record in records},
-        cash=cash,
-        in_degrees={host["host"]: host["in_degree"] for host in hosts} if hosts and "in_degree" in hosts[0] else {},
+    totals: Counter[str] = Counter()
+    degrees: dict[str, int] = {}
+    with open_view(data) as view:
+        services: list[Any] = [loaded.service for loaded in view.partitions("prioritizer")]
+        for service in services:
+            totals.update(service.totals())
+        for host in hosts:
+            key = int(host["host_key"], 16)
+            degrees[host["host_group"]] = services[partition_of(key, len(services))].look(key, 0)["host"]["in_degree"]
+    assert totals["sent"] == totals["received"], "no cash is in flight"
+    assert totals["held"] + totals["pool"] == totals["minted"]
+    visits = {record["url"]: record["crawl_count"] + record["error_count"] for record in records}
+    return Outcome(set(urls), visits, totals["minted"], degrees)
+
+
+def _export(data: Path, *more: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "meguri", "export", *more, "--data", str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
