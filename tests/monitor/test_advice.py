@@ -121,8 +121,16 @@ def test_troubles_come_first_and_are_all_told() -> None:
     assert [advice.action for advice in found] == ["mend", "restart", "scale_up", "wait", "snapshot"]
     assert "partition 3" in found[0].text
     assert found[0].why == "offset 17: an envelope of another campaign"
-    assert found[1].text == "Look after store-1, store-2, store-3 and others."
+    assert found[1].text == "Look after store: store-1, store-2, store-3 and others."
     assert "1,024 MiB" in found[4].why
+
+
+def test_when_nobody_speaks_any_more_it_is_the_brokers() -> None:
+    quiet = {"instances": 0, "silent": ("x-1",), "busy": None}
+    (advice,) = fleet(**dict.fromkeys(PATH, quiet))
+    assert (advice.severity, advice.action, advice.service) == ("act", "unblock", "")
+    one_speaks = fleet(**dict.fromkeys(PATH[1:], quiet))
+    assert [advice.action for advice in one_speaks] == ["restart"] * 3
 
 
 def test_instances_that_idle_could_be_fewer() -> None:
@@ -180,3 +188,4 @@ def test_advice_makes_sense_whatever_the_situation(situation: list[Condition]) -
                 assert 1 <= advice.instances < condition.instances
     if any(condition.stopped and condition.instances for condition in situation):
         assert any(advice.action == "mend" for advice in found)
+    assert [advice.action for advice in found].count("unblock") <= 1

@@ -85,6 +85,8 @@ def test_a_fleet_that_keeps_up() -> None:
         assert shares is not None
         assert (shares.new, shares.known, shares.rejected) == pytest.approx((0.08, 0.89, 0.03), rel=0.02)
         assert shares.new + shares.known + shares.rejected == pytest.approx(1)
+    assert state.links_lately is not None
+    assert state.links_lately.links == pytest.approx(300 * 100 * PAGES_A_MESSAGE * LINKS_A_PAGE, rel=0.05)
     assert state.links_total is not None
     assert state.links_total.links == pytest.approx(300 * 100 * PAGES_A_MESSAGE * LINKS_A_PAGE, rel=0.01)
     assert state.seen_set is not None

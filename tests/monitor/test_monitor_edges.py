@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -98,7 +99,7 @@ def test_no_broker_is_an_error_with_its_address() -> None:
     from meguri_monitor.broker import partitions_of  # noqa: PLC0415 - needs Faust
 
     with pytest.raises(BusError, match=r"127\.0\.0\.1:1: no broker answers"):
-        partitions_of("127.0.0.1:1", "meguri.telemetry", {}, timeout=5)
+        asyncio.run(partitions_of("127.0.0.1:1", "meguri.telemetry", {}))
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:

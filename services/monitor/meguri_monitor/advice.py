@@ -88,6 +88,9 @@ def advise(conditions: Sequence[Condition]) -> list[Advice]:
     if not known:
         why = "No telemetry has come yet; running services speak about once a second."
         return [Advice(severity="act", action="start", service="", text="Start the services.", why=why)]
+    if len(known) > 1 and all(condition.silent and not condition.instances for condition in known.values()):
+        why = "No instance of any service is heard any more: they, or this monitor, are cut off from the brokers."
+        return [Advice(severity="act", action="unblock", service="", text="See whether the brokers answer.", why=why)]
     found = [advice for service in PATH for advice in _troubles(service, known.get(service))]
     found += _scaling([known[service] for service in PATH if service in known])
     if not found:
@@ -113,7 +116,12 @@ def _troubles(service: str, condition: Condition | None) -> list[Advice]:
         add("act", "mend", f"Mend or skip the message at which {service} partition {partition} stands still.", problem)
     if condition.silent:
         names = ", ".join(condition.silent[:3]) + (" and others" if len(condition.silent) > 3 else "")  # noqa: PLR2004 - names enough to begin with
-        add("act", "restart", f"Look after {names}.", "It stopped speaking without a word: dead, paused or cut off.")
+        add(
+            "act",
+            "restart",
+            f"Look after {service}: {names}.",
+            "It stopped speaking without a word: dead, paused or cut off.",
+        )
     if condition.restoring:
         plural = "partition is" if condition.restoring == 1 else "partitions are"
         add("watch", "wait", f"Wait for {service}.", f"{condition.restoring} {plural} being restored.")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import faust
 
+from meguri_common.errors import BusError
 from meguri_common.telemetry.model import decode_report
 from meguri_common.topics import TELEMETRY
-from meguri_monitor.broker import credentials
+from meguri_monitor.broker import credentials, ends_of
 from meguri_monitor.fleet import Fleet
 from meguri_monitor.suspects import suspects_of
 from meguri_monitor.web import add_views
@@ -27,12 +28,19 @@ if TYPE_CHECKING:
 
     from meguri_monitor.state import Suspects
 
-__all__ = ["Monitor", "MonitorSettings", "monitor_app"]
+__all__ = ["Monitor", "MonitorSettings", "Stalled", "monitor_app"]
 
 _log = logging.getLogger(__name__)
 _LOOK_AT_STORE_EVERY = 30.0
 _OLD = KEPT_SECONDS
 """Seconds after which telemetry is passed over: a monitor that was off for a day doesn't read that day."""
+
+
+_LOOK_AFTER_ITSELF_EVERY = 20.0
+
+
+class Stalled(Exception):
+    """There is telemetry, and Faust doesn't read on: seen after outages of the broker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +72,26 @@ class Monitor:
         self.settings = settings
         self.fleet = Fleet(settings.campaign)
         self.suspects: Suspects | None = None
+        self.partitions = partitions
+        self._taken: dict[int, int] = {}
+        """Of each partition, the offset behind the last message that was taken in."""
+        self._places: dict[int, int] = {}
+        self._idle: dict[int, int] = {}
         # Its changelog must have as many partitions as the topic, so one of another number is another table.
         table = app.Table(f"spans-{partitions}", default=dict, partitions=partitions)
         self._spans = table.tumbling(SPAN_SECONDS, expires=KEPT_SECONDS)
 
-    def take(self, message: bytes, offset: int, written: float, now: float) -> None:
+    def take(self, message: bytes, partition: int, offset: int, written: float, now: float) -> None:
         """Take in one message of the topic, within the agent.
 
         Args:
             message: lines of samples.
-            offset: where it stands in its partition; a service's messages are all in one.
+            partition: of the topic; a service's messages are all in one.
+            offset: where it stands in it.
             written: when it was written, epoch seconds.
             now: epoch seconds.
         """
+        self._taken[partition] = offset + 1
         if now - written > _OLD:
             return
         samples, problems = decode_report(message)
@@ -96,6 +111,37 @@ class Monitor:
                 if service in table and (span := from_table(table[service].value())) is not None:
                     moments.append(Moment(start, span))
         return found
+
+    async def look_after_itself(self) -> None:
+        """See whether the consumer reads on.
+
+        Raises:
+            Stalled: where there was something to read twice in a row, and it stood where it had stood before.
+        """
+        assigned = [place for place in self.app.consumer.assignment() if place.topic == self.settings.topic]
+        # What the consumer has fetched says nothing of what the agent gets, but for one that got nothing yet.
+        places = {
+            place.partition: self._taken.get(place.partition) or await self.app.consumer.position(place)
+            for place in assigned
+        }
+        standing = {number for number, place in places.items() if self._places.get(number) == place}
+        self._places = places
+        if not standing or self.app.rebalancing:
+            self._idle = {}
+            return
+        try:
+            ends = await ends_of(
+                self.settings.bootstrap, self.settings.topic, self.partitions, self.settings.client or {}
+            )
+        except BusError as problem:
+            _log.info("%s", problem)
+            return
+        waiting = {number for number in standing if ends[number] > places[number]}
+        self._idle = {number: self._idle.get(number, 0) + 1 for number in waiting}
+        for number, times in self._idle.items():
+            if times > 1:
+                msg = f"{self.settings.topic}[{number}] is read up to {places[number]} of {ends[number]}, and not on"
+                raise Stalled(msg)
 
     @property
     def listening(self) -> bool:
@@ -140,7 +186,8 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
     async def listen(reports: Any) -> None:
         async for event in reports.events():
             try:
-                monitor.take(event.value, event.message.offset, event.message.timestamp, time.time())
+                place = event.message
+                monitor.take(event.value, place.partition, place.offset, place.timestamp, time.time())
             except Exception as problem:
                 # Faust would start the agent anew behind the message: a mistake of ours would be a silent hole.
                 await app.crash(problem)
@@ -152,7 +199,14 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
     async def forget() -> None:
         monitor.fleet.forget(time.time())
 
+    async def look_after_itself() -> None:
+        try:
+            await monitor.look_after_itself()
+        except Stalled as problem:
+            await app.crash(problem)
+
     app.task(look_at_store)
+    app.timer(_LOOK_AFTER_ITSELF_EVERY)(look_after_itself)
     app.timer(_LOOK_AT_STORE_EVERY)(look_at_store)
     app.timer(SPAN_SECONDS)(forget)
     add_views(app, monitor)

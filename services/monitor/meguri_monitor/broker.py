@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from faust import SASLCredentials, SSLCredentials
@@ -13,9 +15,11 @@ from faust import SASLCredentials, SSLCredentials
 from meguri_common.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
-__all__ = ["credentials", "partitions_of"]
+__all__ = ["credentials", "ends_of", "partitions_of"]
+
+_PATIENCE = 10.0
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -68,39 +72,66 @@ def credentials(client: Mapping[str, str]) -> SASLCredentials | SSLCredentials |
     return SSLCredentials(context) if context else None
 
 
-def partitions_of(bootstrap: str, topic: str, client: Mapping[str, str], *, timeout: float = 10.0) -> int | None:
+async def partitions_of(bootstrap: str, topic: str, client: Mapping[str, str]) -> int | None:
     """Number of partitions of a topic; None if there is no such topic.
 
     Args:
         bootstrap: HOST:PORT of brokers, separated by commas.
         topic: its name on the cluster.
         client: librdkafka's settings.
-        timeout: seconds.
 
     Raises:
         BusError: no broker answers.
         ConfigError: see `credentials`.
     """
+    async with _answering(bootstrap):
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **_client_settings(client))
+        try:
+            await admin.start()
+            # Asking for this topic alone could create it, where the broker does that.
+            names = await admin.list_topics()
+            if topic not in names:
+                return None
+            (found,) = await admin.describe_topics([topic])
+            return len(found["partitions"])
+        finally:
+            await admin.close()
+
+
+async def ends_of(bootstrap: str, topic: str, partitions: int, client: Mapping[str, str]) -> dict[int, int]:
+    """The next free offset of each partition of a topic.
+
+    Args:
+        bootstrap: HOST:PORT of brokers, separated by commas.
+        topic: its name on the cluster.
+        partitions: how many it has.
+        client: librdkafka's settings.
+
+    Raises:
+        BusError: no broker answers.
+        ConfigError: see `credentials`.
+    """
+    async with _answering(bootstrap):
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **_client_settings(client))
+        try:
+            await consumer.start()
+            asked = [TopicPartition(topic, number) for number in range(partitions)]
+            ends = await consumer.end_offsets(asked)
+            return {place.partition: end for place, end in ends.items()}
+        finally:
+            await consumer.stop()
+
+
+@asynccontextmanager
+async def _answering(bootstrap: str) -> AsyncIterator[None]:
+    """Bound the time of questions to the brokers, and call a failure by its name."""
     try:
-        return asyncio.run(asyncio.wait_for(_ask(bootstrap, topic, client), timeout))
+        async with asyncio.timeout(_PATIENCE):
+            yield
     except (KafkaError, OSError, TimeoutError) as problem:
         reason = "no answer in time" if isinstance(problem, TimeoutError) else problem
         msg = f"{bootstrap}: no broker answers there: {reason}"
         raise BusError(msg) from problem
-
-
-async def _ask(bootstrap: str, topic: str, client: Mapping[str, str]) -> int | None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **_client_settings(client))
-    try:
-        await admin.start()
-        # Asking for this topic alone could create it, where the broker does that.
-        names = await admin.list_topics()
-        if topic not in names:
-            return None
-        (found,) = await admin.describe_topics([topic])
-        return len(found["partitions"])
-    finally:
-        await admin.close()
 
 
 def _client_settings(client: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from meguri_monitor.state import (
     SnapshotState,
     Suspects,
 )
-from meguri_monitor.windows import SPAN_SECONDS, lag_trend, rates
+from meguri_monitor.windows import SPAN_SECONDS, lag_trend, rates, sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def fleet_state(
             )
             for advice in advise(conditions)
         ],
-        links_lately=_shares({name: rate * _LATELY for name, rate in _lately(history, now).items()}),
+        links_lately=_shares(sums(history.get("dedup", ()), now, _LATELY)),
         links_total=_shares(_totals(fleet, "dedup")),
         seen_set=_seen_set(fleet),
         oldest_snapshot=_oldest_snapshot(fleet, now),
@@ -190,10 +190,6 @@ def _shares(counts: Mapping[str, float]) -> Shares | None:
     if not links:
         return None
     return Shares(links=round(links), new=new / links, known=known / links, rejected=rejected / links)
-
-
-def _lately(history: Mapping[str, Sequence[Moment]], now: float) -> Mapping[str, float]:
-    return rates(history.get("dedup", ()), now, _LATELY)
 
 
 def _totals(fleet: Fleet, service: str) -> dict[str, float]:

@@ -24,6 +24,7 @@ __all__ = [
     "from_table",
     "lag_trend",
     "rates",
+    "sums",
     "with_increase",
 ]
 
@@ -113,6 +114,21 @@ def with_increase(span: Span | None, increase: Increase, offset: int) -> Span:
     )
 
 
+def sums(history: Sequence[Moment], now: float, seconds: float) -> dict[str, float]:
+    """Counts of the spans that reach into the last `seconds`.
+
+    Args:
+        history: spans in order of time.
+        now: epoch seconds.
+        seconds: how far back.
+    """
+    totals: dict[str, float] = {}
+    for moment in _recent(history, now, seconds):
+        for name, count in moment.span["counts"].items():
+            totals[name] = totals.get(name, 0) + count
+    return totals
+
+
 def rates(history: Sequence[Moment], now: float, seconds: float = 30.0) -> dict[str, float]:
     """Counts a second over the spans that reach into the last `seconds`; empty if nothing was heard in them.
 
@@ -121,16 +137,16 @@ def rates(history: Sequence[Moment], now: float, seconds: float = 30.0) -> dict[
         now: epoch seconds.
         seconds: how far back.
     """
-    recent = [moment for moment in history if moment.start + SPAN_SECONDS > now - seconds and moment.start <= now]
+    recent = _recent(history, now, seconds)
     if not recent:
         return {}
     # From where the first of them begins: a silent time at the end counts, and so does one in between.
     covered = max(now - recent[0].start, 1.0)
-    totals: dict[str, float] = {}
-    for moment in recent:
-        for name, count in moment.span["counts"].items():
-            totals[name] = totals.get(name, 0) + count
-    return {name: total / covered for name, total in totals.items()}
+    return {name: total / covered for name, total in sums(recent, now, seconds).items()}
+
+
+def _recent(history: Sequence[Moment], now: float, seconds: float) -> list[Moment]:
+    return [moment for moment in history if moment.start + SPAN_SECONDS > now - seconds and moment.start <= now]
 
 
 def lag_trend(history: Sequence[Moment], now: float, seconds: float = _TREND_SECONDS) -> Trend:
