@@ -50,7 +50,7 @@ def publish(
 
     Each event arrives once: what was published before is known by its content and skipped, and a publish that was
     killed at any moment goes on where it was when it is started again. Events of a host stay in order. Several inputs
-    may be published at once; of two publishers of the same input, the later one takes over.
+    may be published at once; two publishers of the same input take over from one another, and double nothing.
 
     With --json: messages, lines, bytes, rejected (lines that are too long), already (bytes that were published
     before), seconds, stopped, inputs_unreadable.

@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 _TRANSACTION_BYTES = 16 << 20
 _BEGINNING = 64 << 10
 _LONGEST_PAUSE = 5.0
-_FENCED_OFTEN = 4
+_FENCED_OFTEN = 3
+"""Times in one transaction: once may be a pause that was longer than the transaction's timeout."""
 
 
 @dataclass

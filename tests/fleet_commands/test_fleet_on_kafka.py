@@ -24,7 +24,7 @@ from meguri.fleet.connecting import open_bus
 from meguri.fleet.reading import span
 from meguri_common.bus.port import TopicPartition
 from meguri_common.config import KafkaSettings, Settings, load_settings
-from meguri_common.errors import DeliveryFailed
+from meguri_common.errors import BusError, DeliveryFailed
 from meguri_common.kafka import kafka_module
 from meguri_common.sdk import Publisher, group_of_event, pages_partition
 from meguri_common.topics import DELTAS, LEDGER, LINKS, PAGES, REJECTS
@@ -205,6 +205,30 @@ def test_sigterm_stops_in_order(fleet):
     second = json.loads(subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout)
     assert first["lines"] + second["lines"] == len(lines)
     check(fleet, lines)
+
+
+def test_a_publisher_that_is_fenced_while_it_publishes_hears_of_it_as_an_error_of_the_bus(fleet):
+    first, second = open_bus(fleet.settings), open_bus(fleet.settings)
+    target = TopicPartition(fleet.kafka.topic(PAGES), 0)
+    older = first.producer("same")
+    older.begin()
+    older.publish(target, b"x\n")
+    newer = second.producer("same")
+
+    def go_on() -> None:
+        for _ in range(600):
+            older.publish(target, b"y\n")
+            time.sleep(0.01)
+        older.commit()
+
+    with pytest.raises(BusError):
+        go_on()
+    newer.begin()
+    newer.publish(target, b"z\n")
+    newer.commit()
+    first.close()
+    second.close()
+    assert fleet.lines()[0] == [b"z"]
 
 
 def test_lag_and_waiting_for_it(fleet, tmp_path):

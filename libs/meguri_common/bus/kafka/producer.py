@@ -96,24 +96,15 @@ class KafkaProducer:
             msg = f"{target}: a message of {len(content)} bytes; it may have {self._limit}"
             raise MessageTooLarge(msg)
         deadline = self._patience.deadline()
-        while True:
-            try:
-                client.produce(
-                    self._topic(target.topic),
-                    content,
-                    partition=target.partition,
-                    timestamp=(int(self._now()) if at is None else at) * 1000,
-                    headers=[(HEADERS_KEY, headers)] if headers else None,
-                )
-            except BufferError as problem:
+        stamp = (int(self._now()) if at is None else at) * 1000
+        try:
+            while not self._offered(client, target, content, headers, stamp):
                 if self._patience.over(deadline):
-                    raise self._failed(problem, "publishing") from problem
-                client.poll(0.05)
-            except KafkaException as problem:
-                raise self._failed(problem, "publishing") from problem
-            else:
-                client.poll(0)
-                return
+                    msg = f"{self._name}: publishing: the brokers take nothing, and too much waits for them"
+                    raise self._failed(BufferError(msg), "publishing")
+        except KafkaException as problem:
+            # Also from serving the client's events: that is where it says that it has been fenced.
+            raise self._failed(problem, "publishing") from problem
 
     def commit_offsets(self, member: Member, commits: Mapping[int, Commit]) -> None:
         """See `Producer`; a fenced member's transaction is given up."""
@@ -180,6 +171,22 @@ class KafkaProducer:
         self._open = False
         if self._used_up is None:
             self._used_up = Fenced(f"{self._name}: a newer producer of this name has taken over")
+
+    def _offered(self, client: Client, target: TopicPartition, content: bytes, headers: bytes, stamp: int) -> bool:
+        """Hand a message to the client; False if its queue is full, after a moment in which it may have got room."""
+        try:
+            client.produce(
+                self._topic(target.topic),
+                content,
+                partition=target.partition,
+                timestamp=stamp,
+                headers=[(HEADERS_KEY, headers)] if headers else None,
+            )
+        except BufferError:
+            client.poll(0.05)
+            return False
+        client.poll(0)
+        return True
 
     def _usable(self) -> Client:
         if self._used_up is not None:
