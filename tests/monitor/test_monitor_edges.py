@@ -96,10 +96,10 @@ def test_credentials_are_those_of_the_other_commands() -> None:
 
 def test_no_broker_is_an_error_with_its_address() -> None:
     pytest.importorskip("faust", reason="no faust-streaming (the extra `monitor`)")
-    from meguri_monitor.broker import partitions_of  # noqa: PLC0415 - needs Faust
+    from meguri_monitor.broker import shape_of  # noqa: PLC0415 - needs Faust
 
     with pytest.raises(BusError, match=r"127\.0\.0\.1:1: no broker answers"):
-        asyncio.run(partitions_of("127.0.0.1:1", "meguri.telemetry", {}))
+        asyncio.run(shape_of("127.0.0.1:1", "meguri.telemetry", {}))
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:

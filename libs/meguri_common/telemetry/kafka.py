@@ -23,8 +23,10 @@ _SETTINGS: Mapping[str, Any] = {
     "queue.buffering.max.messages": 1000,
     "message.timeout.ms": 5000,
     "retries": 0,
+    "log_level": 2,
 }
-"""What makes loss cheap: little memory, no retries, and what is older than five seconds isn't worth sending."""
+"""What makes loss cheap: little memory, no retries, and what is older than five seconds isn't worth sending. Of the
+brokers' troubles the data path's client tells."""
 
 _CLOSE_SECONDS = 1.0
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from meguri_monitor.broker import TopicShape
     from meguri_monitor.state import Suspects
 
 __all__ = ["Monitor", "MonitorSettings", "Stalled", "monitor_app"]
@@ -149,12 +150,12 @@ class Monitor:
         return bool(self.app.consumer.assignment()) and not self.app.rebalancing
 
 
-def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> Any:
+def monitor_app(settings: MonitorSettings, shape: TopicShape, scratch: Path) -> Any:
     """The application, not started.
 
     Args:
         settings: what to listen to, and where to serve.
-        partitions: how many the topic has.
+        shape: of the topic; the table's changelog gets the same.
         scratch: a folder that Faust wants to have; the tables are in memory and in their changelog.
     """
     app = faust.App(
@@ -170,6 +171,7 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
         datadir=scratch,
         store="memory://",
         topic_disable_leader=True,
+        topic_replication_factor=shape.replicas,
         web_bind=settings.host,
         web_host=settings.host,
         web_port=settings.port,
@@ -179,7 +181,7 @@ def monitor_app(settings: MonitorSettings, partitions: int, scratch: Path) -> An
         web_stats_enabled=False,
         web_tables_enabled=False,
     )
-    monitor = Monitor(app, settings, partitions)
+    monitor = Monitor(app, settings, shape.partitions)
     topic = app.topic(settings.topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
     @app.agent(topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -17,7 +18,7 @@ from meguri_common.errors import BusError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ["credentials", "ends_of", "partitions_of"]
+__all__ = ["TopicShape", "credentials", "ends_of", "shape_of"]
 
 _PATIENCE = 10.0
 
@@ -72,8 +73,17 @@ def credentials(client: Mapping[str, str]) -> SASLCredentials | SSLCredentials |
     return SSLCredentials(context) if context else None
 
 
-async def partitions_of(bootstrap: str, topic: str, client: Mapping[str, str]) -> int | None:
-    """Number of partitions of a topic; None if there is no such topic.
+@dataclass(frozen=True)
+class TopicShape:
+    """How a topic was made."""
+
+    partitions: int
+    replicas: int
+    """Of each partition."""
+
+
+async def shape_of(bootstrap: str, topic: str, client: Mapping[str, str]) -> TopicShape | None:
+    """How a topic was made; None if there is no such topic.
 
     Args:
         bootstrap: HOST:PORT of brokers, separated by commas.
@@ -93,7 +103,8 @@ async def partitions_of(bootstrap: str, topic: str, client: Mapping[str, str]) -
             if topic not in names:
                 return None
             (found,) = await admin.describe_topics([topic])
-            return len(found["partitions"])
+            partitions = found["partitions"]
+            return TopicShape(len(partitions), max((len(each["replicas"]) for each in partitions), default=1))
         finally:
             await admin.close()
 

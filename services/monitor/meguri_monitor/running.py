@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from meguri_common.errors import BusError, ConfigError, MeguriError
 from meguri_monitor.app import Stalled, monitor_app
-from meguri_monitor.broker import partitions_of
+from meguri_monitor.broker import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,15 +81,15 @@ async def _serve(settings: MonitorSettings, ended: asyncio.Future[int], served: 
         ConfigError, MeguriError: see `run_monitor`.
     """
     # Faust ignores a topic that isn't there when it starts, for good.
-    partitions = await partitions_of(settings.bootstrap, settings.topic, settings.client or {})
-    if partitions is None:
+    shape = await shape_of(settings.bootstrap, settings.topic, settings.client or {})
+    if shape is None:
         msg = (
             f"there is no topic {settings.topic} at {settings.bootstrap}: "
             f"make the topics first (meguri topics create --bootstrap {settings.bootstrap})"
         )
         raise BusError(msg)
     with tempfile.TemporaryDirectory(prefix="meguri-monitor-") as scratch:
-        app = monitor_app(settings, partitions, Path(scratch))
+        app = monitor_app(settings, shape, Path(scratch))
         try:
             await _start(app, settings)
             served(f"http://{settings.host}:{settings.port}/")
