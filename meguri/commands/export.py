@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
 from meguri.commands.events import OUTPUT_SUFFIXES, open_output
-from meguri.commands.showing import data_option
+from meguri.commands.showing import data_option, print_json
+from meguri.commands.working import WorkProgress, rates
 from meguri_common.errors import MeguriError
 from meguri_common.records import Status
 
@@ -60,6 +62,7 @@ class Wanted(NamedTuple):
 )
 @click.option("--hosts", is_flag=True, help="Host records instead of URL records.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="Sum up in one JSON object on standard output; needs --output.")
 def export(
     data: Path,
     form: str,
@@ -70,6 +73,7 @@ def export(
     *,
     hosts: bool,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Write the frontier out, row for row, in the order of the store: by host key, then URL.
 
@@ -92,37 +96,101 @@ def export(
       meguri export --data ./meguri-data --format parquet --output frontier.parquet
       meguri export --data ./meguri-data --format parquet --hosts --output hosts/
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
-    if hosts and (statuses or due_before is not None):
-        raise click.UsageError("--status and --due-before are about URLs: leave them out with --hosts")
-    if form == "parquet" and output in {None, "-"}:
-        raise click.UsageError("a Parquet file has its index at its end, so it can't be piped: give --output")
-    from meguri.embedded.questions import group_of  # noqa: PLC0415 - --help must not pay for numba
-    from meguri.looking import open_view  # noqa: PLC0415 - see above
+    target = None if output in {None, "-"} else output
+    _check_together(form, target, hosts=hosts, of_urls=bool(statuses) or due_before is not None, as_json=as_json)
+    from meguri.looking import open_view  # noqa: PLC0415 - --help must not pay for numba
 
     with open_view(data) as view:
-        key = None
-        if host is not None:
-            try:
-                _, key = group_of(host, view.campaign.policy)
-            except ValueError as problem:
-                raise click.BadParameter(str(problem), param_hint="--host") from None
+        key = _host_key(view, host)
         wanted = Wanted(key, frozenset(_STATUSES[name] for name in statuses), due_before, hosts)
-        partitions = _partitions(view, key)
-        target = None if output in {None, "-"} else output
+        outputs = _outputs(target, form, _partitions(view, key), force=force)
         try:
-            for path, numbers in _outputs(target, form, partitions, force=force):
-                tables = (table for number in numbers for table in tables_of(view, number, wanted))
-                if form == "parquet":
-                    assert path is not None, "checked above"
-                    _write_parquet(path, tables, hosts=hosts)
-                else:
-                    _write_jsonl(path, tables)
+            written = _write_all(view, wanted, outputs, form, quiet=as_json or target is None)
         except OSError as problem:
             if isinstance(problem, BrokenPipeError):
                 raise
             raise click.ClickException(
                 f"{target or 'standard output'}: can't be written: {problem.strerror or problem}"
             ) from problem
+    if as_json:
+        print_json(written.document())
+    elif target is not None:
+        click.echo(
+            f"{written.rows:,} records, {written.bytes / 1e6:,.1f} MB in {len(written.files):,} files, "
+            f"{written.document()['rows_per_second']:,} rows/s",
+            err=True,
+        )
+
+
+def _check_together(form: str, target: str | None, *, hosts: bool, of_urls: bool, as_json: bool) -> None:
+    """Refuse options that contradict one another."""
+    if hosts and of_urls:
+        raise click.UsageError("--status and --due-before are about URLs: leave them out with --hosts")
+    if form == "parquet" and target is None:
+        raise click.UsageError("a Parquet file has its index at its end, so it can't be piped: give --output")
+    if as_json and target is None:
+        raise click.UsageError("the records go to standard output: give --output, and --json sums up there")
+
+
+def _host_key(view: Viewer, host: str | None) -> int | None:
+    """Key of the host group that is asked for."""
+    from meguri.embedded.questions import group_of  # noqa: PLC0415 - --help must not pay for numba
+
+    if host is None:
+        return None
+    try:
+        return group_of(host, view.campaign.policy)[1]
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint="--host") from None
+
+
+def _write_all(
+    view: Viewer, wanted: Wanted, outputs: Iterable[tuple[Path | None, list[int]]], form: str, *, quiet: bool
+) -> _Written:
+    written = _Written()
+    with nullcontext() if quiet else WorkProgress(quiet=False) as progress:
+        for path, numbers in outputs:
+            found = (table for number in numbers for table in tables_of(view, number, wanted))
+            tables = written.counted(found, progress)
+            if form == "parquet":
+                assert path is not None, "Parquet goes to files"
+                _write_parquet(path, tables, hosts=wanted.hosts)
+            else:
+                _write_jsonl(path, tables)
+            written.add(path)
+    return written
+
+
+class _Written:
+    """What has gone out."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self.files: list[str] = []
+        self._began = time.monotonic()
+
+    def counted(self, tables: Iterable[pa.Table], progress: WorkProgress | None) -> Iterator[pa.Table]:
+        """Pass records on."""
+        for table in tables:
+            self.rows += table.num_rows
+            if progress is not None:
+                progress.on_records("records written", self.rows)
+            yield table
+
+    def add(self, path: Path | None) -> None:
+        """A file is there, whole."""
+        if path is not None:
+            self.files.append(str(path))
+            self.bytes += path.stat().st_size
+
+    def document(self) -> dict[str, Any]:
+        """What `--json` says."""
+        return {
+            "rows": self.rows,
+            "files": self.files,
+            **rates(self.rows, self.bytes, self.rows, time.monotonic() - self._began),
+        }
 
 
 def tables_of(view: Viewer, number: int, wanted: Wanted) -> Iterator[pa.Table]:

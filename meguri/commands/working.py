@@ -88,7 +88,7 @@ class WorkProgress:
                 self._task = self._bar.add_task(what, total=None)
             self._bar.update(self._task, completed=rows)
         else:
-            self._line(f"{rows:,} {what} read")
+            self._line(f"{rows:,} {what}")
 
     def on_shard(self, result: ShardResult[Any], count: int) -> None:
         """A shard has ended, of so many."""

@@ -122,9 +122,9 @@ def _shards(
 ) -> Iterator[Compacted]:
     partitions = campaign.identity.partitions
     place, host_place = Place(), Place()
-    tables = _counted("URL records", tables_of_files(inputs, URL_SCHEMA, place), options)
+    tables = _counted("URL records read", tables_of_files(inputs, URL_SCHEMA, place), options)
     records = RecordStream(_canonical(tables, campaign.policy, place), partitions, place)
-    given = _counted("host records", tables_of_files(host_inputs, HOST_SCHEMA, host_place), options)
+    given = _counted("host records read", tables_of_files(host_inputs, HOST_SCHEMA, host_place), options)
     hosts = HostStream(given, partitions, host_place) if host_inputs else None
     store = campaign.around.files
     folder = f"{_FOLDER}{token()}"

@@ -245,3 +245,19 @@ def test_an_output_that_cannot_be_written(data: Path, tmp_path: Path) -> None:
         done = run_command("--data", str(data), "--format", name.partition(".")[2], "--output", str(target))
         assert done.code == 1
         assert "can't be written" in done.err
+
+
+def test_it_sums_up_what_it_wrote(data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "all"
+    target.mkdir()
+    done = run_command("--data", str(data), "--format", "parquet", "--output", str(target), "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    files = sorted(target.iterdir())
+    assert found["rows"] == len(lines(data)) == sum(pq.read_metadata(file).num_rows for file in files)
+    assert found["files"] == [str(file) for file in files]
+    assert found["bytes"] == sum(file.stat().st_size for file in files)
+    assert found["rows_per_second"] > 0
+    said = run_command("--data", str(data), "--output", str(tmp_path / "a.jsonl")).err
+    assert f"{found['rows']} records" in said
+    assert run_command("--data", str(data), "--json").code == 2
