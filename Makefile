@@ -48,8 +48,9 @@ lock: ## resolve the locks anew (needs uv)
 	$(LOCK) --group pyproject.toml:dev --output-file requirements/dev.lock $(ARGS)
 	$(LOCK) --group pyproject.toml:bench --constraint requirements/dev.lock --output-file requirements/bench.lock $(ARGS)
 
-schemas: $(VENV)/.run ## write docs/schemas from the typed events
+schemas: $(VENV)/.run ## write docs/schemas from the typed events, and the partition rule's test vectors
 	$(BIN)/python -m meguri_common.events.schemas docs/schemas
+	$(BIN)/python -m meguri_common.sdk.vectors docs/fetchers.md
 
 bench-run: $(VENV)/.test ## measure `meguri run`
 	$(BIN)/python bench/run.py $(ARGS)

@@ -19,7 +19,7 @@ VECTORS = json.loads((ROOT / "docs" / "schemas" / "pages-partitions.json").read_
 
 def test_the_checked_in_vectors_and_the_table_are_up_to_date():
     assert partition_vectors() == VECTORS, "run: make schemas"
-    assert with_table(PAGE) == PAGE, "run: python -m meguri_common.sdk.vectors docs/fetchers.md"
+    assert with_table(PAGE) == PAGE, "run: make schemas"
     with pytest.raises(ValueError, match="no marks"):
         with_table("no table here")
 
