@@ -140,12 +140,14 @@ class World:
         rules: CompactionRules | None = None,
         files: Any = None,
         parameters: dict[str, Any] | None = None,
+        jobs: Any = None,
     ) -> None:
+        self.jobs = jobs
+        self.now = 0.0
         self.files = files or QuickFiles(root)
         self.rules = rules or CompactionRules(rows=1 << 40, group_rows=4)
         self.parameters = parameters or PARAMETERS
         self.random = random.Random(7)
-        self.now = 0.0
         self.offset = 0
         self.store = self.fresh()
         self.snapshots = SnapshotStore(
@@ -163,7 +165,9 @@ class World:
         return f"{self.random.getrandbits(32):08x}"
 
     def fresh(self) -> Store:
-        return Store(0, IDENTITY, self.files, self.token, self.parameters, self.rules)
+        return Store(
+            0, IDENTITY, self.files, self.token, self.parameters, self.rules, jobs=self.jobs, now=lambda: self.now
+        )
 
     def feed(self, ops: list[Op]) -> None:
         found = messages(ops, self.offset)

@@ -292,7 +292,8 @@ class SnapshotStore:
                 if _NAME.fullmatch(name) or name == "current":
                     continue
                 inside = [f"{path}/{inner}" for inner in self.files.list(path)] if self.files.is_folder(path) else []
-                if not named.intersection([path, *inside]) and self._expired(path):
+                # A folder is as old as what was last written in it: a generation may be in the making for long.
+                if not named.intersection([path, *inside]) and all(map(self._expired, [path, *inside])):
                     self.files.remove(path)
         kept.sort(key=lambda snapshot: (snapshot.offset, snapshot.sequence), reverse=True)
         return kept

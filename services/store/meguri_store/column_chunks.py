@@ -133,25 +133,25 @@ class ChunkWriter:
     def group(self, rows: int, chunks: Mapping[str, Chunk]) -> None:
         """Write a row group."""
         columns = []
-        start = self._sink.size
+        start = at = self._sink.size
         unpacked = 0
         for name in self._names:
             chunk = chunks[name]
-            at = self._sink.size
-            self._sink.write(chunk.data)
             meta = dict(chunk.meta)
             meta[_DATA_AT] = (Wire.I64, meta[_DATA_AT][1] + at)
             if _DICTIONARY_AT in meta:
                 meta[_DICTIONARY_AT] = (Wire.I64, at)
             unpacked += meta[_UNPACKED][1]
+            at += meta[_PACKED][1]
             columns.append({_CHUNK_AT: (Wire.I64, 0), _CHUNK_META: (Wire.STRUCT, meta)})
+        self._sink.write(b"".join(chunks[name].data for name in self._names))
         self._groups.append(
             {
                 _GROUP_COLUMNS: (Wire.LIST, (Wire.STRUCT, columns)),
                 _GROUP_BYTES: (Wire.I64, unpacked),
                 _GROUP_ROWS: (Wire.I64, rows),
                 _GROUP_AT: (Wire.I64, start),
-                _GROUP_STORED: (Wire.I64, self._sink.size - start),
+                _GROUP_STORED: (Wire.I64, at - start),
                 _GROUP_NUMBER: (Wire.I16, len(self._groups)),
             }
         )

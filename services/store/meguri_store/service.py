@@ -141,7 +141,7 @@ class Store:
         self._files = files
         self._token = token
         self._compaction = compaction
-        self._asked = False
+        self._asked = self._answering = False
         self._base_hosts: np.typing.NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._deltas = DeltaChain(partition)
         self._saving: Prepared | None = None
@@ -202,6 +202,7 @@ class Store:
         """
         self._saving = None
         self._saved = (self.log.count, writer.offset)
+        self._answering = self._asked and not writer.quick
         prepared = self._finished(wait=not writer.quick)
         if self.log.count and not writer.quick and (self._asked or (self._jobs is None and self.wants_compaction())):
             self._give_up()
@@ -279,10 +280,9 @@ class Store:
         self._held_off = self.log.count + self.log.count // 4
 
     def _give_up(self) -> None:
-        """End the compaction in the background, if there is one, without its result."""
+        """Want no result of the compaction in the background, if there is one; what it has begun it clears away."""
         if self._job is not None:
             self._job.give_up()
-            self._job.wait()
             self._job = None
 
     def saved(self) -> None:
@@ -290,8 +290,8 @@ class Store:
         count, offset = self._saved
         prepared, self._saving = self._saving, None
         self._deltas.written()
+        self._asked = self._asked and not self._answering
         if prepared is not None:
-            self._asked = False
             self._job = None
             self._held_off = 0
             self._begun = self._now()
