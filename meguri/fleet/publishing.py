@@ -35,9 +35,10 @@ _log = logging.getLogger(__name__)
 
 _TRANSACTION_BYTES = 16 << 20
 _BEGINNING = 64 << 10
+_SHORTEST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
-_FENCED_OFTEN = 3
-"""Times in one transaction: once may be a pause that was longer than the transaction's timeout."""
+_FENCED_OFTEN = 4
+"""Times in a row: less may be pauses, or a line so slow that a transaction takes longer than its timeout."""
 
 
 @dataclass
@@ -161,7 +162,7 @@ class FleetPublisher:
         self.close()
         self._name = name
         deadline = self._clock() + self._patience
-        pause = 0.2
+        pause = _SHORTEST_PAUSE
         while True:
             try:
                 self._open()
@@ -181,16 +182,20 @@ class FleetPublisher:
         return producer
 
     def _settle(self, name: str, held: Sequence[Bundle]) -> bool:
-        """Publish bundles that the ledger doesn't know, however often it takes; False if stopped before."""
-        deadline, pause, fenced = self._clock() + self._patience, 0.2, 0
+        """Publish bundles that the ledger doesn't know, however often it takes; False if stopped before.
+
+        After a failure less is tried at once: it may be that so much doesn't get through within a transaction's time.
+        """
+        deadline, pause, fenced, share = self._clock() + self._patience, _SHORTEST_PAUSE, 0, len(held)
         while True:
             if self._stopping():
                 return False
             try:
                 producer = self._producer or self._open()
                 wanted = [bundle for bundle in held if bundle.row[0] not in self._ledger]
-                if wanted:
-                    self._transact(producer, name, wanted)
+                if not wanted:
+                    return True
+                self._transact(producer, name, wanted[:share])
             except BusError as problem:
                 # The outcome may be unknown: the name is taken anew, which settles it, and the ledger is asked.
                 self._producer = None
@@ -200,9 +205,9 @@ class FleetPublisher:
                     raise Fenced(msg) from problem
                 if self._clock() > deadline:
                     raise
-                pause = self._pause(pause, problem)
+                pause, share = self._pause(pause, problem), max(share // 4, 1)
             else:
-                return True
+                deadline, pause, fenced = self._clock() + self._patience, _SHORTEST_PAUSE, 0
 
     def _pause(self, seconds: float, problem: BusError) -> float:
         _log.warning("trying again in %.1f s: %s", seconds, problem)

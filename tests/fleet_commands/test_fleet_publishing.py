@@ -217,6 +217,37 @@ def test_brokers_that_refuse_for_too_long_are_an_error_and_nothing_is_lost():
     check(world, lines)
 
 
+def test_on_a_slow_line_less_is_tried_at_once():
+    """As where a transaction of the usual size takes longer than its timeout: the broker fences its producer."""
+    world = FleetWorld(13)
+    lines = content_of(world, 60)
+    view = world.bus.view("a")
+    new_producer, sizes = view.producer, []
+
+    def slow(name: str):
+        producer, size = new_producer(name), [0]
+        publish_one, commit = producer.publish, producer.commit
+
+        def count(target, payload, **more) -> None:
+            size[0] += len(payload)
+            publish_one(target, payload, **more)
+
+        def commit_if_small() -> None:
+            sizes.append(size[0])
+            if size[0] > 1000:
+                new_producer(name)
+            size[0] = 0
+            commit()
+
+        producer.publish, producer.commit = count, commit_if_small
+        return producer
+
+    view.producer = slow
+    assert publish(world, view, b"\n".join(lines))
+    assert max(sizes) > 1000 > min(sizes)
+    check(world, lines)
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_two_publishers_of_one_input_at_once_publish_it_once(seed):
     world = FleetWorld(seed, faults=Faults(markers=True, timeout=2000))
