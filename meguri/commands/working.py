@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["WorkProgress", "failures", "jobs_option", "peak_memory", "rates", "summary"]
 
 _QUIET_SECONDS = 5.0
+_EXIT_BY_SIGNAL = 128
 
 
 def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,8 +40,15 @@ def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(_EXIT_BY_SIGNAL + number)
+
+
 class WorkProgress:
-    """Progress on standard error: a bar on a terminal; elsewhere a line now and then, none with `quiet`."""
+    """Progress on standard error: a bar on a terminal; elsewhere a line now and then, none with `quiet`.
+
+    Inside, SIGTERM ends the command as an error does: what is temporary is removed.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         self._terminal = sys.stderr.isatty()
@@ -47,8 +57,11 @@ class WorkProgress:
         self._task: TaskID | None = None
         self._stream: InputStream | None = None
         self._said = time.monotonic()
+        self._before: Any = None
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, _end)
         if self._terminal:
             from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
             from rich.progress import (  # noqa: PLC0415 - see above
@@ -67,6 +80,8 @@ class WorkProgress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
 
     def on_input(self, stream: InputStream | None) -> None:
         """Another input, or the end of the last."""

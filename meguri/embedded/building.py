@@ -115,8 +115,8 @@ def build_folder(
         OSError: the disk refuses.
     """
     began, cpu_began = time.monotonic(), time.process_time()
-    first, *_ = inputs
-    open_input(first).close()  # a mistyped name makes no folder
+    for name in inputs:
+        open_input(name).close()  # a mistyped name makes no folder
     campaign = open_campaign(data, partitions=options.partitions, policy=options.policy, making="build", now=now)
     try:
         hour = options.now if options.now is not None else hours(int(now()))

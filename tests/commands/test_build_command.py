@@ -392,3 +392,22 @@ def test_a_folder_left_unfinished_is_told_apart_by_its_command(tmp_path: Path) -
     done = run_command("build", os.devnull, "--data", tmp_path / "data")
     assert done.code == 4
     assert "a meguri import into it has not come to its end" in done.err
+
+
+def test_ended_by_sigterm_it_leaves_nothing_temporary(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "meguri", "build", "-", "--data", str(data), "--memory", "4"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    for at in range(150_000):
+        process.stdin.write(b"https://site.example/%d/a-longer-path-that-fills-buffers\n" % at)
+    process.stdin.flush()
+    for _ in range(600):
+        if list(data.glob("store/.build-*/run-*")):
+            break
+        time.sleep(0.1)
+    assert list(data.glob("store/.build-*/run-*")), "a run was on disk"
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert not list(data.glob("store/.*"))
+    assert run_command("top", "--data", data).code == 4
