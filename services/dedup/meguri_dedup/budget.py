@@ -22,6 +22,9 @@ SLOT_BYTES = 28.8
 _LEAST = 512 << 10
 """Bytes that are left to table and cache, however small the budget."""
 _TABLE_SHARE = 0.6
+_WORKING = 3 << 19
+_WORKING_SHARE = 0.0625
+"""Bytes that a batch's own columns and the pieces of a merge take; of a small budget, this share of it."""
 _LEAST_SLOTS = 1 << 12
 _LINE = 64
 _MOST_ROWS = (1 << 32) - 1
@@ -59,7 +62,8 @@ def divide(budget: int, keys: int, filter_now: int, filter_most: int, directorie
             it needn't shrink while it is full.
         directories: bytes of the runs' directories.
     """
-    whole = max(budget, BYTES_PER_KEY * keys) - directories
+    whole = max(budget, BYTES_PER_KEY * keys)
+    whole -= directories + min(_WORKING, int(whole * _WORKING_SHARE))
     for_table = max(whole - filter_most, _LEAST) * _TABLE_SHARE
     slots = _LEAST_SLOTS
     while 2 * slots * SLOT_BYTES <= for_table:

@@ -19,6 +19,7 @@ from meguri_dedup.kernels.exact import (
     settle_keys,
     split_table,
 )
+from meguri_dedup.pages import zeroed_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +45,9 @@ class ExactTable:
 
     def __init__(self, slots: int = _FIRST_SLOTS, logged: int = _FIRST_LOGGED) -> None:
         """No keys; room for so many in table (a power of two) and log."""
-        self.table = np.zeros(2 * slots, np.uint64)
+        self.table = zeroed_words(2 * slots)
         """Slots, as `kernels.exact` has them."""
-        self.log = np.zeros(2 * max(logged, _FIRST_LOGGED), np.uint64)
+        self.log = zeroed_words(2 * max(logged, _FIRST_LOGGED))
         """Keys that were added and not yet forgotten, in order, host and path in turn."""
         self.counts = np.zeros(COUNTS, np.int64)
         """As `kernels.exact.merge_keys` keeps them."""
@@ -73,11 +74,11 @@ class ExactTable:
     def grow(self, keys: int = 1) -> None:
         """Make room for at least so many more keys."""
         while self.logged + keys > self.log.size // 2:
-            longer = np.zeros(2 * self.log.size, np.uint64)
+            longer = zeroed_words(2 * self.log.size)
             longer[: self.log.size] = self.log
             self.log = longer
         while len(self) + keys > self._limit:
-            larger = np.zeros(2 * self.table.size, np.uint64)
+            larger = zeroed_words(2 * self.table.size)
             split_table(self.table, larger)
             self.table = larger
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meguri_common.filters.layer import Layer
+from meguri_common.filters.sizing import blocks_for, shape_for
 from meguri_dedup.budget import Shares, divide, filter_bits, next_capacity
 from meguri_dedup.exact import ExactTable
 from meguri_dedup.kernels.exact import DEFER, INSERT, OPEN, merge_keys, settle_keys
 from meguri_dedup.kernels.runs import fill_rows, table_rows
+from meguri_dedup.pages import zeroed_words
 from meguri_dedup.rows import keys_of_rows
 from meguri_dedup.undo import BatchStart
 
@@ -83,7 +85,7 @@ class Tiers:
         if self._filter is None:
             while self._capacity < len(self):
                 self._capacity = next_capacity(self._capacity, self.fp_rate)
-            layer = Layer.sized(self._capacity, self.fp_rate)
+            layer = _layer(self._capacity, self.fp_rate)
             for run in self.drum.runs if self.drum else ():
                 for piece in run.pieces():
                     fill_rows(layer.words, layer.probes, piece)
@@ -152,7 +154,7 @@ class Tiers:
         words, lines = self.cache.size, self._shares.lines if self.on_disk else 0
         if not 8 * lines * _CACHE_KEPT <= words <= 8 * lines:
             self.cache = np.zeros(0, np.uint64)  # gone before there is a new one
-            self.cache = np.zeros(8 * int(lines * _CACHE_TAKES), np.uint64)
+            self.cache = zeroed_words(8 * int(lines * _CACHE_TAKES))
 
     @property
     def _bounded(self) -> bool:
@@ -212,7 +214,7 @@ class Tiers:
             if self.on_disk:
                 self.forget_filter()  # not two at a time: memory is short
             else:
-                larger = Layer.sized(self._capacity, self.fp_rate)
+                larger = _layer(self._capacity, self.fp_rate)
                 for pairs in self.table.pairs():
                     larger.fill(pairs)
                 self._filter = larger
@@ -236,8 +238,15 @@ class Tiers:
             self._start.spilled(run, table)
         self.spills += 1
         self.spilled_unsaved += table.logged
+        counts = table.counts
+        self.table = ExactTable(1)
+        del table, rows  # gone before there is a new one
         self.table = ExactTable(self._shares.slots, self._shares.recent)
-        self.table.take_figures(table.counts)
-        del table, rows
+        self.table.take_figures(counts)
         self.drum.tidy()
         self.share_memory()
+
+
+def _layer(capacity: int, fp_rate: float) -> Layer:
+    bits_per_key, probes = shape_for(fp_rate)
+    return Layer(zeroed_words(8 * blocks_for(capacity, bits_per_key)), probes, capacity, 0, 0)
