@@ -130,7 +130,7 @@ class TopicMissing(BusError):
 class PositionGone(BusError):
     """A position to read from isn't in the log: trimmed, cut short, or the topic was made anew."""
 
-    def __init__(self, message: str, source: object) -> None:
+    def __init__(self, message: str, source: object = None) -> None:
         super().__init__(message)
         self.source = source
         """The partition, a `bus.port.TopicPartition`."""
