@@ -27,6 +27,7 @@ from seen_sets import SETS
 from meguri_common.filters.bloom import Filter
 from meguri_common.filters.ribbon import RibbonFilter
 from meguri_common.filters.ribbon_stream import FileSpill, RibbonStream
+from meguri_common.filters.sharded import freeze_keys
 from meguri_common.runtime.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     Figures = dict[str, tuple[float, str]]
 
 ASKED = 1_000_000
-"""Keys of a round."""
+"""Keys that a filter is asked for, in a round."""
+ASKED_OF_SETS = 300_000
+"""Keys that a set is asked for, in a round."""
 ROUNDS = 3
 _WARM = 30_000
 RATES = (0.05, 0.01, 0.001, 0.0001)
@@ -64,24 +67,28 @@ def merged(exact: ExactSet, orders: Iterable[NDArray[np.int64]], size: int) -> t
     return spent, size
 
 
+def _warm(make: Callable[[Path], ExactSet], folder: Path) -> ExactSet:
+    """A new set, after another one has had everything loaded and compiled."""
+    warm, place = folder / "warm", folder / "measured"
+    warm.mkdir()
+    place.mkdir()
+    merged(make(warm), batches(0, _WARM), 0)
+    return make(place)
+
+
 def measure_set(make: Callable[[Path], ExactSet], keys: int) -> Figures:
     """Cost of filling a set, and of three mixes of questions to the full one."""
     random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory(prefix="meguri-bench-") as folder:
-        warm = Path(folder) / "warm"
-        warm.mkdir()
-        merged(make(warm), batches(0, _WARM), 0)
-        place = Path(folder) / "measured"
-        place.mkdir()
-        exact = make(place)
+        exact = _warm(make, Path(folder))
         gc.disable()  # keys as Python objects aren't garbage; looking through them isn't the set's cost
         spent, size = merged(exact, batches(0, keys), 0)
         out: Figures = {"filling": (spent * 1e9 / keys, "ns")}
         for name, order in (("all known", known), ("half new", half_known), ("crawl", crawled)):
             costs = []
             for _ in range(ROUNDS):
-                spent, size = merged(exact, order(random, size, ASKED), size)
-                costs.append(spent * 1e9 / ASKED)
+                spent, size = merged(exact, order(random, size, ASKED_OF_SETS), size)
+                costs.append(spent * 1e9 / ASKED_OF_SETS)
             out[name] = statistics.median(costs), "ns"
         out.update(exact.figures(size))
         del exact
@@ -125,7 +132,7 @@ def measure_filter(make: Callable[[int], KeyFilter], keys: int) -> Figures:
 def soak_set(make: Callable[[Path], ExactSet], keys: int) -> Figures:
     """Fill a set and ask it for every key again; `merged` checks each answer."""
     with tempfile.TemporaryDirectory(prefix="meguri-bench-") as folder:
-        exact = make(Path(folder))
+        exact = _warm(make, Path(folder))
         filled, size = merged(exact, batches(0, keys), 0)
         asked, _ = merged(exact, batches(0, keys), size)
         return {
@@ -139,6 +146,7 @@ def soak_set(make: Callable[[Path], ExactSet], keys: int) -> Figures:
 
 def soak_ribbon(bits: int, keys: int) -> Figures:
     """Stream keys into a ribbon and ask it for every key again."""
+    freeze_keys(*columns(np.arange(_WARM)), bits)
     with tempfile.TemporaryDirectory(prefix="meguri-bench-") as folder:
         begun = time.process_time()
         with FileSpill(LocalFiles(Path(folder)), "hashes") as spill:

@@ -56,12 +56,16 @@ def _figures(rows: Rows) -> dict[tuple[str, int, str], _Figure]:
 def _table(found: dict[tuple[str, int, str], _Figure], names: Sequence[str], measures: Sequence[str]) -> Iterable[str]:
     units = {measure: figure.unit for (_, _, measure), figure in found.items()}
     shown = [measure for measure in measures if measure in units]
-    yield "| | keys | " + " | ".join(f"{measure}, {units[measure]}" for measure in shown) + " |"
+    yield "| | keys | " + " | ".join(_headed(measure, units[measure]) for measure in shown) + " |"
     yield "|---|--:|" + "--:|" * len(shown)
     for name in names:
         for keys in sorted({keys for held, keys, measure in found if held == name and measure in shown}):
             cells = (found.get((name, keys, measure)) for measure in shown)
             yield f"| {name} | {keys:,} | " + " | ".join(f"{cell.value:,g}" if cell else "" for cell in cells) + " |"
+
+
+def _headed(measure: str, unit: str) -> str:
+    return measure if unit in measure else f"{measure}, {unit}"
 
 
 def _rates(rows: Rows) -> Iterable[str]:
