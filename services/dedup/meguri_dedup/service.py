@@ -163,7 +163,7 @@ class Dedup:
         """Decide on the rows of some messages, one after another, and hand on what follows."""
         about_urls = [batch for kind, batch in decoded if kind in self._handlers]
         host, path = (_joined([numbers(batch, name) for batch in about_urls]) for name in ("host_key", "path_key"))
-        seen, at = self._seen.merge(host, path), 0
+        seen, at = self._seen.merge(host, path) if about_urls else np.zeros(0, np.bool_), 0
         for kind, batch in decoded:
             if kind in self._handlers:
                 fresh = np.flatnonzero(~seen[at : at + batch.num_rows])
