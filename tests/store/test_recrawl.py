@@ -131,6 +131,7 @@ def test_the_same_as_a_live_store_that_is_fed_the_visits(given_visits, reschedul
             for row in after
             if row["next_due"] and row["crawl_count"] > before[row["url"]]["crawl_count"]
         ]
+        assert result.rescheduled == len(gaps)
         assert result.mean_interval == pytest.approx(sum(gaps) / len(gaps) if gaps else 0)
 
 

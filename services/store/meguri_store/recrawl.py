@@ -64,8 +64,10 @@ class RecrawlResult:
     """Visits that failed."""
     gone: int
     """URLs that are gone since."""
+    rescheduled: int
+    """URLs that are due again as crawled ones."""
     mean_interval: float
-    """Hours from the visit to the next one, on average over the URLs scheduled anew; 0 where none was."""
+    """Hours from their visit to the next one, on average; 0 where there are none."""
     tau: float
     """Price of a refresh afterwards."""
     seconds: float
@@ -141,6 +143,7 @@ def recrawl(
         unchanged=sums.unchanged,
         failed=sums.failed,
         gone=sums.gone,
+        rescheduled=sums.rescheduled,
         mean_interval=sums.hours / sums.rescheduled if sums.rescheduled else 0.0,
         tau=run.level.tau,
         seconds=clock() - began,
