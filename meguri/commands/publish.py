@@ -70,12 +70,13 @@ def publish(
     from meguri.fleet.publishing import FleetPublisher  # noqa: PLC0415 - see above
     from meguri_common.topics import LEDGER, PAGES, REJECTS  # noqa: PLC0415 - see above
 
-    begun, stop, kafka = time.monotonic(), StopSignals(), loaded.settings.kafka
+    begun, kafka = time.monotonic(), loaded.settings.kafka
     cluster = Cluster(kafka)
     for name in (PAGES, REJECTS, LEDGER):
         cluster.partitions(kafka.topic(name))
     bus = open_bus(loaded.settings)
     with WorkProgress(quiet=as_json) as progress:
+        stop = StopSignals()  # in here: SIGTERM stops after a transaction, where it would end the progress at once
         publisher = FleetPublisher(
             bus,
             topic=kafka.topic,
