@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import IsolationLevel
-from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from meguri_common.bus.kafka.bus import KafkaBus
+from meguri_common.bus.kafka.reading import Rereader
 from meguri_common.bus.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def short_settings(bootstrap: str, **changes: Any) -> KafkaSettings:
 class PatientBus(KafkaBus):
     """Waits for the markers of what has committed before it reads: they come a moment after the commit."""
 
+    _uncommitted: Rereader | None = None
+
     def watermarks(self, source: TopicPartition) -> tuple[int, int]:
         self._await_markers(source)
         return super().watermarks(source)
@@ -60,14 +62,17 @@ class PatientBus(KafkaBus):
         self._await_markers(source)
         return super().read(source, start, end=end, max_bytes=max_bytes)
 
+    def close(self) -> None:
+        super().close()
+        if self._uncommitted is not None:
+            self._uncommitted.close()
+
     def _await_markers(self, source: TopicPartition) -> None:
         deadline = time.monotonic() + _MARKERS_WITHIN
-        at = ClientPartition(source.topic, source.partition)
         self._check(source)
-        while time.monotonic() < deadline:
-            ends = {
-                self._admin.list_offsets({at: OffsetSpec.latest()}, isolation_level=level)[at].result().offset
-                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-            }
-            if len(ends) == 1:
-                return
+        if self._uncommitted is None:
+            everything = {**self.settings.extra, "isolation.level": "read_uncommitted"}
+            self._uncommitted = Rereader(replace(self.settings, extra=everything), self.patience)
+        real = self._real(source)
+        while time.monotonic() < deadline and super().watermarks(source) != self._uncommitted.watermarks(real):
+            time.sleep(0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from meguri_common.bus.port import Message
 
 __all__ = ["KafkaBus"]
+
+_Result = TypeVar("_Result")
 
 _STABLE = 30.0
 """Seconds beyond the transactions' timeout that a stable offset is waited for."""
@@ -49,7 +51,7 @@ class KafkaBus:
         self.settings = settings
         self.patience = Patience(settings.request_timeout, stopping)
         self._now = now
-        self._admin = AdminClient(settings.admin(), logger=log)
+        self._admin = self._new_admin()
         self._follower: Follower | None = None
         self._rereader: Rereader | None = None
         self._counts: dict[str, int] = {}
@@ -123,7 +125,7 @@ class KafkaBus:
             return Commit(found.offset, found.metadata or "") if found.offset >= 0 else None
 
         seconds = self.settings.transaction_timeout + _STABLE
-        return self.patience.ask(f"{source}: the stable offset of group {group}", ask, seconds=seconds)
+        return self._ask(f"{source}: the stable offset of group {group}", ask, seconds)
 
     def producer(self, transactional_id: str) -> KafkaProducer:
         """See `Bus`."""
@@ -164,7 +166,7 @@ class KafkaBus:
                 future.result()
 
         try:
-            self.patience.ask(f"{source}: dropping messages below {min(before, end)}", ask)
+            self._ask(f"{source}: dropping messages below {min(before, end)}", ask)
         except BusError as problem:
             log.warning("%s; they stay for now", problem)
 
@@ -203,4 +205,17 @@ class KafkaBus:
         def ask(left: float) -> Any:
             return self._admin.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result()
 
-        return self.patience.ask(f"topic {topic}", ask)
+        return self._ask(f"topic {topic}", ask)
+
+    def _ask(self, what: str, call: Callable[[float], _Result], seconds: float | None = None) -> _Result:
+        """Ask through the admin client, and through a new one after each failure.
+
+        One that has lived through a broker's restart may never get an answer again (seen with librdkafka 2.16).
+        """
+        return self.patience.ask(what, call, seconds=seconds, again=self._renew_admin)
+
+    def _renew_admin(self) -> None:
+        self._admin = self._new_admin()
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient(self.settings.admin(), logger=log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,8 +17,32 @@ if TYPE_CHECKING:
 
 __all__ = ["FENCING", "Patience", "error_of", "log"]
 
+_SAID_AGAIN_AFTER = 30.0
+_LINES = 1000
+_DIGITS = re.compile(r"\d+")
+
+
+class _Sparing(logging.Filter):
+    """Keeps lines back that say, but for numbers, what was said a moment ago: clients repeat themselves in outages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to say it."""
+        said, now = _DIGITS.sub("", record.getMessage()), time.monotonic()
+        if now - self._said.get(said, -_SAID_AGAIN_AFTER) < _SAID_AGAIN_AFTER:
+            return False
+        if len(self._said) > _LINES:
+            self._said.clear()
+        self._said[said] = now
+        return True
+
+
 log = logging.getLogger("meguri_common.bus.kafka")
 """Takes the client's own lines too."""
+log.addFilter(_Sparing())
 
 FENCING = frozenset(
     {
@@ -56,6 +81,10 @@ _PASSING = frozenset(
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
     }
 )
 
@@ -103,13 +132,21 @@ class Patience:
             self._until = self._clock() + _WHEN_STOPPING
         return self._until
 
-    def ask(self, what: str, call: Callable[[float], _Result], *, seconds: float | None = None) -> _Result:
+    def ask(
+        self,
+        what: str,
+        call: Callable[[float], _Result],
+        *,
+        seconds: float | None = None,
+        again: Callable[[], None] = lambda: None,
+    ) -> _Result:
         """Call with a time limit, again while what fails may pass, in slices between which signals are handled.
 
         Args:
             what: names the call in the error.
             call: takes the seconds that it may wait.
             seconds: time in all (default: this patience's).
+            again: called before each further attempt.
 
         Raises:
             BusError: it failed, or time is up.
@@ -127,3 +164,4 @@ class Patience:
                         raise TopicMissing(f"{msg}. Make it with: meguri topics create") from problem
                     raise BusError(msg) from problem
             time.sleep(min(_SLICE / 10, self.left(deadline)))
+            again()
