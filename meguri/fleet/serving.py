@@ -186,7 +186,9 @@ def _listen(health: Health, options: ServeOptions) -> HealthServer | None:
         return None
     host, port = options.health
     try:
-        return HealthServer(health, host, port)
+        server = HealthServer(health, host, port)
     except OSError as problem:
         msg = f"--health {host}:{port}: can't listen there: {problem.strerror or problem}"
         raise ConfigError(msg) from problem
+    _log.info("health at %s", server.address)
+    return server
