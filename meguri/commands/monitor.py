@@ -39,6 +39,8 @@ def monitor(loaded: Loaded, host: str, port: int) -> int:
       meguri monitor --bootstrap localhost:9092 --data ./state
       curl -s localhost:6066/api/state | jq .advice
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
+    import logging  # noqa: PLC0415 - see below
+
     from meguri_common.errors import MissingExtra  # noqa: PLC0415 - see below
 
     if find_spec("faust") is None:
@@ -49,6 +51,9 @@ def monitor(loaded: Loaded, host: str, port: int) -> int:
     from meguri_monitor.app import MonitorSettings  # noqa: PLC0415 - Faust is an optional dependency, and not a light one
     from meguri_monitor.running import run_monitor  # noqa: PLC0415 - see above
 
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", level=logging.WARNING)
+    # Faust's client tells of each failed question of an outage; the monitor tells of the outage.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     kafka, data = loaded.settings.kafka, data_of(loaded)
     kafka.client_config()
     campaign = find_campaign(data)

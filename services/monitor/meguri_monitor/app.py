@@ -78,6 +78,7 @@ class Monitor:
         """Of each partition, the offset behind the last message that was taken in."""
         self._places: dict[int, int] = {}
         self._idle: dict[int, int] = {}
+        self._away = False
         # Its changelog must have as many partitions as the topic, so one of another number is another table.
         table = app.Table(f"spans-{partitions}", default=dict, partitions=partitions)
         self._spans = table.tumbling(SPAN_SECONDS, expires=KEPT_SECONDS)
@@ -135,8 +136,11 @@ class Monitor:
                 self.settings.bootstrap, self.settings.topic, self.partitions, self.settings.client or {}
             )
         except BusError as problem:
-            _log.info("%s", problem)
+            if not self._away:
+                _log.warning("%s; going on when one does", problem)
+            self._away = True
             return
+        self._away = False
         waiting = {number for number in standing if ends[number] > places[number]}
         self._idle = {number: self._idle.get(number, 0) + 1 for number in waiting}
         for number, times in self._idle.items():
