@@ -74,6 +74,19 @@ def test_a_message_that_cannot_be_handled_stops_its_partition_alone(
     stage.check([*good, *more, bad, *behind])
 
 
+def test_others_go_on_while_a_bad_message_is_sought(stage: Stage) -> None:
+    life = stage.life()
+    life.run(lambda: len(life.worker.loaded) == 2)
+    good = stage.send(40, partition=1)
+    stage.bad.update(stage.send(1, partition=1))
+    life.run(lambda: 1 in life.worker._one_by_one)
+    good += stage.send(5, partition=0)
+    life.run(lambda: sum(at == 0 for at, *_ in stage.out()) == 5)
+    assert 1 not in life.worker.stopped
+    life.run(lambda: 1 in life.worker.stopped)
+    stage.check(good)
+
+
 def test_a_second_instance_takes_what_the_first_gives_up(stage: Stage) -> None:
     first = stage.life("a")
     sent = stage.send(20)

@@ -230,7 +230,8 @@ class Worker:
     def _step(self) -> bool:
         # In turns, so that seeking a message that can't be handled doesn't hold up the other partitions.
         self._seeking = bool(self._one_by_one) and not self._seeking
-        batches = (self._batch_for_one() if self._seeking else []) or self._batches()
+        first, second = (self._batch_for_one, self._batches) if self._seeking else (self._batches, self._batch_for_one)
+        batches = first() or second()
         if not batches:
             return False
         began = self._clock()
@@ -270,7 +271,8 @@ class Worker:
         numbers = sorted(self._loaded.keys() - self._one_by_one.keys())
         if self._following is not None:
             positions = {self._loaded[number].source: self._loaded[number].position for number in numbers}
-            return self._following.follow(positions, max_bytes=self._step_bytes, wait=self._limits.wait)
+            wait = 0.0 if self._one_by_one else self._limits.wait
+            return self._following.follow(positions, max_bytes=self._step_bytes, wait=wait)
         batches: list[Batch] = []
         room = self._step_bytes
         for at in range(len(numbers)):
@@ -342,6 +344,7 @@ class Worker:
     def _stop_partition(self, number: int, offset: int, problem: Exception) -> None:
         source = TopicPartition(self.spec.input_topic, number)
         self.stopped[number] = StoppedPartition(source, offset, problem)
+        self._one_by_one.pop(number, None)
         _log.error("%s stands still at offset %d: %s", source, offset, problem, exc_info=problem)
 
 

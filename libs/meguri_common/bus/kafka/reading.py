@@ -66,18 +66,19 @@ class Follower:
         self._assign(positions)
         deadline = self._clock() + wait
         while True:
+            # What is due is taken first: what has come beyond a step's bound stays with the client.
             now = self._clock()
+            if not self._due(now, max_bytes):
+                self._put_all(self._consumer.consume(_AT_ONCE, 0))
+                now = self._clock()
             if self._due(now, max_bytes):
                 return self._take(max_bytes, now)
             if now >= deadline:
                 return []
-            messages = self._consumer.consume(_AT_ONCE, 0)
-            if not messages and positions:
-                messages = self._consumer.consume(1, max(min(deadline - now, _MOMENT), 0.0))
-            elif not messages:
+            if positions:
+                self._put_all(self._consumer.consume(1, min(deadline - now, _MOMENT)))
+            else:
                 time.sleep(deadline - now)
-            for message in messages:
-                self._put(message)
 
     def close(self) -> None:
         """Release the client."""
@@ -105,6 +106,10 @@ class Follower:
             self._consumer.incremental_assign([ClientPartition(at.topic, at.partition, positions[at]) for at in added])
             for source in added:
                 self._inboxes[source] = _Inbox(positions[source], positions[source])
+
+    def _put_all(self, messages: list[Any]) -> None:
+        for message in messages:
+            self._put(message)
 
     def _put(self, message: Any) -> None:
         source = TopicPartition(message.topic(), message.partition())
