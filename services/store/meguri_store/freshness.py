@@ -18,7 +18,9 @@ import numpy as np
 
 __all__ = [
     "COMPILED",
+    "DECISECONDS_AN_HOUR",
     "MOST_HOURS",
+    "ONE_SECOND",
     "Freshness",
     "estimate",
     "gap_gain",
@@ -39,8 +41,8 @@ _TAIL_FROM = 0.7
 _SOLVER_STEPS = 6
 _SOLVED = 1e-12
 """Relative step after which the next one, of a method that at least squares the error, changes nothing."""
-_DECISECONDS_AN_HOUR = 36_000.0
-_ONE_SECOND = 10.0
+DECISECONDS_AN_HOUR = 36_000.0
+ONE_SECOND = 10.0
 
 
 class Freshness(NamedTuple):
@@ -155,8 +157,8 @@ def refresh_rate(weight: float, rate: float, tau: float, rules: Freshness) -> fl
 
 def host_share(crawl_delay: int, url_count: int) -> float:
     """Fetches an hour that politeness leaves each URL of a host; a delay of 0 counts as one second."""
-    delay = crawl_delay if crawl_delay > 0 else _ONE_SECOND
-    return _DECISECONDS_AN_HOUR / delay / max(url_count, 1)
+    delay = crawl_delay if crawl_delay > 0 else ONE_SECOND
+    return DECISECONDS_AN_HOUR / delay / max(url_count, 1)
 
 
 def target_interval(priority: float, rate: float, tau: float, share: float, rules: Freshness) -> float:

@@ -18,6 +18,7 @@ from meguri_common.records import CRAWL_DELAY_UNSET
 from meguri_common.wire.columns import numbers
 from meguri_common.wire.schemas import RowKind
 from meguri_store.delta import Admissions, Patches
+from meguri_store.freshness import DECISECONDS_AN_HOUR, ONE_SECOND
 from meguri_store.kernels.freshness import schedule
 from meguri_store.kernels.merge import match_rows
 from meguri_store.merge import keyed
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from meguri_store.oplog import OpLog
 
 __all__ = ["Plan", "host_shares", "level_of", "plan_schedule"]
-
-_DECISECONDS_AN_HOUR = 36_000.0
-_ONE_SECOND = 10
 
 
 @dataclass(frozen=True)
@@ -167,8 +165,8 @@ def _taken(rows: pa.Table, found: NDArray[np.int64], keys: NDArray[np.int64], ad
 
 def host_shares(crawl_delay: NDArray[Any], url_count: NDArray[Any]) -> NDArray[np.float64]:
     """`freshness.host_share` over columns; (n,)."""
-    delay = np.where(crawl_delay > 0, crawl_delay, _ONE_SECOND)
-    shares: NDArray[np.float64] = _DECISECONDS_AN_HOUR / delay / np.maximum(url_count, 1)
+    delay = np.where(crawl_delay > 0, crawl_delay, ONE_SECOND)
+    shares: NDArray[np.float64] = DECISECONDS_AN_HOUR / delay / np.maximum(url_count, 1)
     return shares
 
 
