@@ -10,6 +10,7 @@ from meguri_store.freshness_plan import level_of, plan_schedule
 from meguri_store.generation import shard_folder
 from meguri_store.merge import CHUNK_ROWS, Merge
 from meguri_store.publish import GenerationFiles, next_sequence, write_hosts, write_meta
+from meguri_store.seen_filter import filter_for
 from meguri_store.url_writer import UrlWriter
 
 if TYPE_CHECKING:
@@ -160,15 +161,15 @@ def publish_generation(
     files.make_folder(shard)
     sequence = next_sequence(files, shard, offset)
     made = GenerationFiles(files, shard, f"g{offset:012d}-{sequence}-{token()}")
-    with made.published():
+    with made.published(), filter_for(made, base, expected) as keys:
         with made.create("urls") as sink:
-            writer = UrlWriter(sink, base, expected, group_rows)
+            writer = UrlWriter(sink, base, keys, group_rows)
             for item in rows:
                 writer.add(item)
             writer.close()
         with made.create("hosts") as sink:
             host_count = write_hosts(sink, hosts())
-        writer.filter.write(made)
+        keys.write()
         changed = changes()
         tau, _, reschedules = level() if level else level_of(base)
         meta = writer.summary.meta(
@@ -180,7 +181,7 @@ def publish_generation(
             inserted=changed.inserted,
             updated=changed.updated,
             carried=changed.carried,
-            recent=writer.filter.recent,
+            recent=keys.recent,
             tau=tau,
             reschedules=reschedules,
             files=made.marks(),

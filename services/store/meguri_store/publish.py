@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from meguri_common.filters.ribbon_stream import FileSpill
 from meguri_common.kernels.xxh64 import hash_path_keys
 from meguri_common.records import ParkReason, Status
 from meguri_common.runtime.hashing import HashingFile
@@ -61,6 +62,10 @@ class GenerationFiles:
             yield hashing
             self._files.sync(file)
         self.references.append(FileRef(role, f"{self.folder}/{name}", hashing.size, hashing.checksum))
+
+    def spill(self, name: str) -> FileSpill:
+        """A temporary file beside them, gone when the generation is published."""
+        return FileSpill(self._files, f"{self._temporary}/.{name}")
 
     @contextmanager
     def published(self) -> Iterator[None]:

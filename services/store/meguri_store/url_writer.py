@@ -13,7 +13,6 @@ from meguri_store.freshness_plan import level_of
 from meguri_store.generation import FILES
 from meguri_store.publish import RowGroups, UrlSummary, url_paths
 from meguri_store.schema import URL_SCHEMA
-from meguri_store.seen_filter import filter_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,24 +24,27 @@ if TYPE_CHECKING:
     from meguri_store.column_chunks import Chunk
     from meguri_store.generation import Generation
     from meguri_store.merge import Piece
+    from meguri_store.seen_filter import CarriedFilter, NewFilter
 
 __all__ = ["UrlWriter"]
 
 
 class UrlWriter:
-    """Takes records in store order; gathers the filter's keys and what meta.json says on the way."""
+    """Takes records in store order; hands on the keys, and gathers what meta.json says on the way."""
 
-    def __init__(self, sink: HashingFile, base: Generation | None, expected: int, group_rows: int) -> None:
+    def __init__(
+        self, sink: HashingFile, base: Generation | None, keys: NewFilter | CarriedFilter, group_rows: int
+    ) -> None:
         """Begin a file.
 
         Args:
             sink: where to.
             base: the generation that pieces speak of.
-            expected: about how many URLs there will be.
+            keys: takes the keys.
             group_rows: rows of a row group; one that has grown is cut in parts when it is half as large again.
         """
         self.summary = UrlSummary(base.meta if base else None, level_of(base).scheduled)
-        self.filter = filter_for(base, expected)
+        self._keys = keys
         self._base = base
         self._base_chunks = base.chunks() if base else None
         self._writer = ChunkWriter(sink, URL_SCHEMA)
@@ -76,11 +78,11 @@ class UrlWriter:
         self._writer.close()
 
     def _add_keys(self, rows: pa.Table, fresh: NDArray[np.bool_] | None = None) -> None:
-        if fresh is not None and self.filter.carried:
+        if fresh is not None and self._keys.carried:
             rows = rows.select(["host_key", "url"]).filter(pa.array(fresh))
         if rows.num_rows:
             urls = rows.column("url").combine_chunks()
-            self.filter.add(rows.column("host_key").to_numpy(), url_paths(_one(urls)))
+            self._keys.add(rows.column("host_key").to_numpy(), url_paths(_one(urls)))
 
     def _gather(self, rows: pa.Table) -> None:
         self._small.append(rows)
@@ -106,7 +108,7 @@ class UrlWriter:
     def _carry(self, rows: pa.Table | None, group: int, before: pa.Table | None) -> None:
         """A row group of the base, of which at most values have changed."""
         assert self._base is not None, "a piece of a base comes with it"
-        if not self.filter.carried:
+        if not self._keys.carried:
             self._add_keys(rows if rows is not None else self._base.urls(group, ["host_key", "url"]))
         chunks = self._stored(group)
         if rows is None:
