@@ -58,12 +58,14 @@ def _service(name: str, what: str, topic: str) -> click.Command:
     @fleet_options
     def command(loaded: Loaded, instance: str | None, health: tuple[str, int] | None) -> int:
         from meguri.commands.stopping import StopSignals  # noqa: PLC0415 - --help must not pay for what a service needs
+
+        # Before what takes long: a stop that is asked for meanwhile is a stop in order, too.
+        stop = StopSignals()
         from meguri.fleet.serving import ServeOptions, serve  # noqa: PLC0415 - see above
 
         logging.basicConfig(
             stream=sys.stderr, format=_LOG_FORMAT, level=os.environ.get(_LEVEL, "INFO").upper(), force=True
         )
-        stop = StopSignals()
         options = ServeOptions(instance, health)
         in_order = serve(name, loaded.settings, data_of(loaded), options, stopping=stop.asked)
         return 0 if in_order else 1

@@ -51,6 +51,8 @@ class Fleet:
     partitions: int = 8
     settings: dict[str, str] = field(default_factory=dict)
     prefix: str = field(default_factory=lambda: f"f{uuid.uuid4().hex[:8]}.")
+    begun: Counter[str] = field(default_factory=Counter)
+    """How many instances have ever been started."""
     running: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
 
     @property
@@ -99,12 +101,21 @@ class Fleet:
         )
         log.close()
         self.running.setdefault(service, []).append(process)
+        self.begun[service] += 1
         return process
 
     def start_all(self, instances: int = 1) -> None:
         for service in SERVICES:
             for _ in range(instances):
                 self.start(service)
+
+    def await_started(self) -> None:
+        """Wait until everybody has begun, and so hears signals."""
+        deadline = time.monotonic() + PATIENCE
+        for service, begun in self.begun.items():
+            while self.log(service).read_text().count(": instance ") < begun:
+                assert time.monotonic() < deadline, self.log(service).read_text()[-3000:]
+                time.sleep(0.1)
 
     def kill(self, service: str) -> None:
         """Kill the oldest instance."""
@@ -124,6 +135,7 @@ class Fleet:
 
     def stop_all(self) -> float:
         """Stop everybody in order; the seconds that the slowest took."""
+        self.await_started()
         began = time.monotonic()
         everybody = [(service, process) for service, found in self.running.items() for process in found]
         for _, process in everybody:
