@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "Speaker", "make_topic", "monitor_program"]
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
