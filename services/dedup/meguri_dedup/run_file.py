@@ -121,7 +121,8 @@ class RunFolder:
 
     def _mapped(self, reference: FileRef) -> Run:
         path = reference.path
-        content = self.files.open(path).read_buffer(reference.size)
+        with self.files.open(path) as file:  # the mapping outlives it
+            content = file.read_buffer(reference.size)
         if reference.size < _TRAILER.size:
             msg = f"{path}: {reference.size} bytes are cut short: a run's trailer alone takes {_TRAILER.size}"
             raise CorruptSnapshot(msg)
