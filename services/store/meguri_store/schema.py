@@ -6,6 +6,7 @@ the URL. Times are epoch hours with 0 = never, unless a column says seconds. `de
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,6 +113,14 @@ def filled(schema: pa.Schema, rows: int, stated: Mapping[str, Any]) -> pa.Table:
             columns.append(given)
         elif isinstance(given, np.ndarray):
             columns.append(pa.array(given, field.type))
+        elif given:
+            columns.append(pa.array(np.full(rows, given, field.type.to_pandas_dtype())))
         else:
-            columns.append(pa.array(np.full(rows, given or 0, field.type.to_pandas_dtype())))
+            columns.append(_zeros(field.type, 1 << rows.bit_length()).slice(0, rows))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=64)
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    """Zeros that many tables share."""
+    return pa.array(np.zeros(rows, kind.to_pandas_dtype()))
