@@ -113,6 +113,11 @@ def _add(values: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
     return counted
 
 
+def _set(column: NDArray[Any], rows: NDArray[np.bool_], values: NDArray[Any] | int) -> None:
+    """Set a column where `rows`: without the copies that indexing by a mask makes."""
+    np.copyto(column, values, casting="unsafe", where=rows)
+
+
 def _later(hour: NDArray[np.int64], gap: NDArray[np.int64] | int) -> NDArray[np.uint32]:
     hours: NDArray[np.uint32] = np.minimum(hour + gap, MOST_HOURS).astype(np.uint32)
     return hours
@@ -158,13 +163,11 @@ def fold_visits(
     new["http_status"][:] = code
 
     # Fetches that brought a usable answer.
-    new["retry_count"][crawled] = 0
-    unseen = crawled & (records["first_seen"] == 0)
-    new["first_seen"][unseen] = hour[unseen]
-    new["last_crawled"][crawled] = hour[crawled]
+    _set(new["retry_count"], crawled, 0)
+    _set(new["first_seen"], crawled & (records["first_seen"] == 0), hour)
+    _set(new["last_crawled"], crawled, hour)
     new["crawl_count"] = _add(records["crawl_count"], crawled)
-    dated = crawled & (visits["last_modified"] != 0)
-    new["last_modified"][dated] = visits["last_modified"][dated]
+    _set(new["last_modified"], crawled & (visits["last_modified"] != 0), visits["last_modified"])
 
     _compare_bodies(new, visits, body, unmodified, hour)
 
@@ -178,18 +181,18 @@ def fold_visits(
 
     # Status and schedule; the terminal verdict is taken last, and no gone row is ever scheduled.
     if due is None:
-        new["status"][crawled] = Status.CRAWLED
-        new["next_due"][crawled] = _later(hour, rules.flat_gap)[crawled]
+        _set(new["status"], crawled, Status.CRAWLED)
+        _set(new["next_due"], crawled, _later(hour, rules.flat_gap))
     else:
-        new["status"][crawled] = Status.DUE_RECRAWL
-        new["next_due"][crawled] = due[crawled]
-    new["status"][failed] = np.where(records["crawl_count"] > 0, Status.DUE_RECRAWL, Status.SCHEDULED)[failed]
-    new["next_due"][failed] = _later(hour, np.maximum(backoff, asked))[failed]
-    new["status"][forbidden] = Status.EXCLUDED_ROBOTS
-    new["next_due"][forbidden] = 0
+        _set(new["status"], crawled, Status.DUE_RECRAWL)
+        _set(new["next_due"], crawled, due)
+    _set(new["status"], failed, np.where(records["crawl_count"] > 0, Status.DUE_RECRAWL, Status.SCHEDULED))
+    _set(new["next_due"], failed, _later(hour, np.maximum(backoff, asked)))
+    _set(new["status"], forbidden, Status.EXCLUDED_ROBOTS)
+    _set(new["next_due"], forbidden, 0)
     gone = removed | template | given_up | (was_gone & ~fetched)
-    new["status"][gone] = Status.GONE
-    new["next_due"][gone] = 0
+    _set(new["status"], gone, Status.GONE)
+    _set(new["next_due"], gone, 0)
     new["reason"][:] = ParkReason.NONE
 
     # The change rate is estimated where there will be a next time.
@@ -236,8 +239,8 @@ def _compare_bodies(
     compared = body & (before[0] != 0)
     stored = body & (before[0] != visits["content_fp"])
     for name in ("content_fp", "simhash"):
-        new[name][stored] = visits[name][stored]
+        _set(new[name], stored, visits[name])
     new["change_count"] = _add(new["change_count"], changed)
-    new["last_changed"][changed] = hour[changed]
+    _set(new["last_changed"], changed, hour)
     new["no_change_streak"] = _add(new["no_change_streak"], unmodified | (compared & ~changed))
-    new["no_change_streak"][changed] = 0
+    _set(new["no_change_streak"], changed, 0)

@@ -39,7 +39,7 @@ _SERIES_TERMS = 9
 _HALVINGS = 40
 _TAIL_FROM = 0.7
 _SOLVER_STEPS = 6
-_SOLVED = 1e-12
+_SOLVED = 1e-7
 """Relative step after which the next one, of a method that at least squares the error, changes nothing."""
 DECISECONDS_AN_HOUR = 36_000.0
 ONE_SECOND = 10.0

@@ -280,7 +280,7 @@ class _Recrawl:
             after,
             new["last_crawled"],
             new["lambda"],
-            records["priority"],
+            records["priority"].copy(),  # never a read-only view: one type, and so one compiled kernel
             self._share[np.searchsorted(self._host, host)],
             path,
             held,
