@@ -54,6 +54,7 @@ def test_data_files_are_in_it(wheel: zipfile.ZipFile) -> None:
     assert b"https://mozilla.org/MPL/2.0/" in suffixes[:400], "the list keeps its notice"
     assert suffixes.count(b"\n") > 10_000
     assert "meguri_common/py.typed" in names
+    assert "meguri_monitor/page/index.html" in names
 
 
 def test_nothing_is_in_it_that_is_no_part_of_the_packages(wheel: zipfile.ZipFile) -> None:
