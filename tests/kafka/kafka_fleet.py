@@ -108,6 +108,7 @@ class Fleet:
         for service in SERVICES:
             for _ in range(instances):
                 self.start(service)
+        self.await_started()
 
     def await_started(self) -> None:
         """Wait until everybody has begun, and so hears signals."""
