@@ -110,7 +110,7 @@ def monitor_program(bootstrap: str, prefix: str, data: Path, log: Path) -> Itera
     with log.open("a") as output:
         process = subprocess.Popen(
             [*command, "--port", str(port)],
-            env={**os.environ, "MEGURI_KAFKA_PREFIX": prefix},
+            env={**os.environ, "MEGURI_KAFKA_PREFIX": prefix, "TMPDIR": str(data)},
             stdout=output,
             stderr=output,
             text=True,
