@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from meguri_common.bus.kafka.failures import log
+from meguri_common.bus.kafka.failures import error_of, log
 from meguri_common.bus.kafka.names import HEADERS_KEY
 from meguri_common.bus.port import Batch, Message, TopicPartition
 from meguri_common.errors import BusError, PositionGone
@@ -187,7 +187,14 @@ class Rereader:
         """First offset kept, and the end of what readers may see."""
 
         def ask(left: float) -> tuple[int, int]:
-            found = self._consumer.get_watermark_offsets(ClientPartition(source.topic, source.partition), left)
+            try:
+                found = self._consumer.get_watermark_offsets(ClientPartition(source.topic, source.partition), left)
+            except KafkaException as problem:
+                if error_of(problem).code() != KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001 - a public constant
+                    raise
+                # What a broker that had just started said of its topics; the client is to ask again.
+                self._consumer.list_topics(source.topic, timeout=left)
+                raise KafkaException(KafkaError(KafkaError._WAIT_CACHE)) from problem  # noqa: SLF001 - see above
             if found is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - a public constant
             return found

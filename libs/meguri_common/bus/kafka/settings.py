@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaSettings"]
 
+_FRESH = {"topic.metadata.refresh.interval.ms": 10_000}
+"""A broker that has just started may answer that it knows of no partitions. The client believes it until it asks again,
+by default for five minutes: a group assigns nothing meanwhile, and ends can't be read."""
+
 _MESSAGE_BYTES = 10 << 20
 _FETCHED_AHEAD_KIB = 32 << 10
 
@@ -54,6 +58,7 @@ class KafkaSettings:
         """Properties of a transactional producer."""
         return {
             **self.client,
+            **_FRESH,
             "transactional.id": transactional_id(name, self.prefix),
             "transaction.timeout.ms": round(self.transaction_timeout * 1000),
             # Writes wait for all in-sync copies (implied by a transaction): what has committed is durable.
@@ -72,6 +77,7 @@ class KafkaSettings:
         """
         return {
             **self.client,
+            **_FRESH,
             # The client wants a name; nothing is ever committed under it.
             "group.id": group_id("reader", self.prefix),
             "enable.auto.commit": False,
@@ -90,6 +96,7 @@ class KafkaSettings:
         """Properties of a consumer that takes part in a group; its partitions stay paused."""
         shared = {
             **self.client,
+            **_FRESH,
             "group.id": group_id(group, self.prefix),
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
