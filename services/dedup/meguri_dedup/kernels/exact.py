@@ -132,34 +132,32 @@ def merge_keys(
     probes = counts[PROBES]
     false_hits = counts[FALSE_HITS]
     trusted = counts[TRUSTED]
-    todo = np.empty(n, np.int64)
     count = np.int64(n)
-    if lines > _0 and not trust:  # what the cache has needn't ask the filter
+    thinned = lines > _0 and not trust
+    todo = np.empty(n if thinned else 0, np.uint64)
+    if thinned:  # what the cache has needn't ask the filter
         count = np.int64(0)
         for i in range(n):
             if i + AHEAD < n:
                 prefetch(cache, np.int64(block_of(hashes[i + AHEAD], lines)))
             seen[i] = _cached(cache, block_of(hashes[i], lines), host[i], path[i])
-            todo[count] = i
+            todo[count] = np.uint64(i)
             count += np.int64(not seen[i])
         probes += n - count
-    else:
-        for i in range(n):
-            todo[i] = i
     left_open = 0
-    done = n
+    done = np.int64(n)
     for t in range(count):
-        i = todo[t]
+        row = todo[t] if thinned else np.uint64(t)  # unsigned, so that no index is checked for being negative
         if t + AHEAD < count:
-            ahead = todo[t + AHEAD]
+            ahead = todo[t + AHEAD] if thinned else np.uint64(t + AHEAD)
             prefetch(words, np.int64(firsts[ahead]))
             prefetch(table, np.int64((hashes[ahead] >> shift) << _1))
-        at = hashes[i] >> shift
-        h = host[i]
-        p = path[i]
-        maybe = probe_block(words, firsts[i], hashes[i], k)
+        at = hashes[row] >> shift
+        h = host[row]
+        p = path[row]
+        maybe = probe_block(words, firsts[row], hashes[row], k)
         if maybe and trust:
-            seen[i] = True
+            seen[row] = True
             trusted += 1
             continue
         found = False
@@ -174,20 +172,20 @@ def merge_keys(
                 if there == _0 and table[(at << _1) | _1] == _0:
                     break
                 at = (at + _1) & mask
-        seen[i] = found
+        seen[row] = found
         if found:
             probes += 1
             continue
         if maybe and defer:
-            open_rows[left_open] = i
+            open_rows[left_open] = np.int64(row)
             left_open += 1
             probes += 1
             continue
         if insert:
             if keys >= room:
-                done = i
+                done = np.int64(row)
                 # Those behind it that the cache has are asked for again.
-                for later in range(i, n):
+                for later in range(done, n):
                     probes -= np.int64(seen[later])
                 break
             if h | p == _0:
@@ -202,7 +200,7 @@ def merge_keys(
             keys += 1
             logged += 1
             if not maybe:
-                set_block(words, firsts[i], hashes[i], k)
+                set_block(words, firsts[row], hashes[row], k)
         if maybe:
             probes += 1
             false_hits += 1
@@ -213,7 +211,7 @@ def merge_keys(
     counts[FALSE_HITS] = false_hits
     counts[TRUSTED] = trusted
     counts[OPEN] = left_open
-    return done
+    return int(done)
 
 
 @kernel
