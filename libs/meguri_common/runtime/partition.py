@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meguri_common.bus.port import TopicPartition
-from meguri_common.errors import BusError
 from meguri_common.runtime.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
@@ -100,20 +99,16 @@ def take_snapshot(
 
     Raises:
         OSError: the files could not be written; the state is unharmed, the last snapshot still counts.
-        BusError: the topic was made anew since the last snapshot.
     """
     (barrier or around.bus.barrier)()
-    topic_id = around.bus.topic_id(loaded.spec.input_topic)
-    if loaded.snapshot is not None and loaded.snapshot.topic_id != topic_id:
-        # A restore judges it; written down here, the new topic would look like the one that the state comes from.
-        msg = f"{loaded.source} was made anew under a running service"
-        raise BusError(msg)
+    # Of the topic that the state comes from: should it have been made anew meanwhile, the next restore refuses that.
+    known = loaded.snapshot.topic_id if loaded.snapshot else around.bus.topic_id(loaded.spec.input_topic)
     store = loaded.snapshots
     writer = store.writer(loaded.position, loaded.snapshot, quick=quick)
     loaded.service.save(writer)
     loaded.snapshot = store.commit(
         writer,
-        topic_id=topic_id,
+        topic_id=known,
         identity=around.identity,
         parameters=loaded.parameters,
         logic_version=loaded.spec.logic_version,

@@ -327,9 +327,6 @@ class Worker:
                     take_snapshot(loaded, self._around)
                 except _NO_SNAPSHOT as problem:
                     _log.warning("%s: snapshot failed, the last one still counts: %s", loaded.source, problem)
-                except BusError:
-                    del self._loaded[loaded.number]
-                    raise
 
     def _handling_failed(self, batches: Sequence[Batch], problem: Exception) -> None:
         """Stop the partition whose message can't be handled, or begin to seek it."""

@@ -156,17 +156,18 @@ class KafkaBus:
     def trim(self, source: TopicPartition, before: int) -> None:
         """See `Bus`; should the brokers not answer, the messages stay until the next time."""
         self._used()
-        first, end = self.watermarks(source)
-        if before <= first:
-            return
-        position = ClientPartition(self.settings.topic(source.topic), source.partition, min(before, end))
+        self._check(source)
+        at = TopicPartition(self.settings.topic(source.topic), source.partition)
 
-        def ask(left: float) -> None:
+        def ask(left: float, position: ClientPartition) -> None:
             for future in self._admin.delete_records([position], request_timeout=left, operation_timeout=left).values():
                 future.result()
 
         try:
-            self._ask(f"{source}: dropping messages below {min(before, end)}", ask)
+            first, end = self._rereading().watermarks(at)
+            if before > first:
+                position = ClientPartition(at.topic, at.partition, min(before, end))
+                self._ask(f"{source}: dropping messages below {before}", lambda left: ask(left, position))
         except BusError as problem:
             log.warning("%s; they stay for now", problem)
 
