@@ -75,6 +75,8 @@ class Piece:
     group, both may be without columns that no row of them has changed in, but for those that meta.json counts by."""
     fresh: NDArray[np.bool_] | None = None
     """Which of the rows the base doesn't have, (rows,); None: none of them."""
+    touched: NDArray[np.bool_] | None = None
+    """Which of the rows aren't as the base has them, at most, (rows,); None: it isn't known."""
 
 
 class Merge:
@@ -197,9 +199,9 @@ class Merge:
         if rows is chunk:
             yield Piece(rows if group is None else None, group)
         elif grown:
-            yield Piece(rows, None, chunk, admitted >= 0)
+            yield Piece(rows, None, chunk, admitted >= 0, (admitted >= 0) | (keys >= 0))
         else:
-            yield Piece(rows, group, chunk)
+            yield Piece(rows, group, chunk, None, keys >= 0)
 
     def _with_new(self, chunk: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
         """The chunk with the new rows that belong into it, and the number of each row's admission, or -1."""

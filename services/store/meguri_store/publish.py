@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from meguri_common.runtime.files import FileSystem
+    from meguri_store.merge import Piece
 
 __all__ = ["GenerationFiles", "RowGroups", "UrlSummary", "next_sequence", "url_paths", "write_hosts", "write_meta"]
 
+_COUNTED = ["status", "reason", "last_crawled", "next_due"]
 _HOURS = 24
 _MANY_DAYS = 1 << 20
 _NAME = re.compile(r"g(\d{12})-(\d+)-[0-9a-z]+")
@@ -132,24 +134,34 @@ class UrlSummary:
         self._scheduled = scheduled
 
     def add(self, group: pa.Table) -> None:
-        """A row group, one chunk a column."""
+        """A row group of new rows, one chunk a column."""
+        self.count(group)
+        self.describe(group)
+
+    def describe(self, group: pa.Table) -> None:
+        """A row group, one chunk a column, of rows that are counted apart."""
         host = group.column("host_key").chunk(0)
         due = group.column("next_due").to_numpy()
         ever = due[due > 0]
         first_due = int(ever.min()) if len(ever) else 0
         self.keep(GroupMeta(group.num_rows, host[0].as_py(), host[-1].as_py(), first_due))
-        self._count(group, 1)
 
     def keep(self, group: GroupMeta) -> None:
         """A row group that is as the base has it."""
         self.groups.append(group)
         self.rows += group.rows
 
-    def drop(self, rows: pa.Table) -> None:
-        """Rows of the base in place of which others are added."""
-        self._count(rows, -1)
+    def replace(self, before: pa.Table, after: pa.Table, piece: Piece) -> None:
+        """Count rows in place of those of the base that are among them; only those that the piece says differ."""
+        before, after = (rows.select(_COUNTED) for rows in (before, after))
+        if piece.touched is not None:
+            fresh = piece.fresh if piece.fresh is not None else np.zeros(after.num_rows, np.bool_)
+            before, after = before.filter(pa.array(piece.touched[~fresh])), after.filter(pa.array(piece.touched))
+        self.count(before, -1)
+        self.count(after)
 
-    def _count(self, rows: pa.Table, sign: int) -> None:
+    def count(self, rows: pa.Table, sign: int = 1) -> None:
+        """Add rows to what is counted, or take them away."""
         self._status += sign * np.bincount(rows.column("status").to_numpy(), minlength=len(Status))
         self._reason += sign * np.bincount(rows.column("reason").to_numpy(), minlength=len(ParkReason))
         names = ("status", "last_crawled", "next_due")

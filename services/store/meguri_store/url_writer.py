@@ -60,14 +60,17 @@ class UrlWriter:
         """
         if isinstance(item, pa.Table):
             self._add_keys(item)
+            self.summary.count(item)
             self._write_all(self._cut.add(item))
         elif item.group is not None:
             self._flush()
-            self._carry(item.rows, item.group, item.before)
+            self._carry(item, item.group)
         else:
             assert item.rows is not None, "rows that aren't the base's are given"
             if item.before is not None:
-                self.summary.drop(item.before)
+                self.summary.replace(item.before, item.rows, item)
+            else:
+                self.summary.count(item.rows)
             self._add_keys(item.rows, item.fresh)
             self._gather(item.rows)
 
@@ -102,11 +105,12 @@ class UrlWriter:
 
     def _write_all(self, groups: Iterator[pa.Table]) -> None:
         for group in groups:
-            self.summary.add(group)
+            self.summary.describe(group)
             self._writer.group(group.num_rows, encode_columns(group, URL_SCHEMA.names))
 
-    def _carry(self, rows: pa.Table | None, group: int, before: pa.Table | None) -> None:
+    def _carry(self, piece: Piece, group: int) -> None:
         """A row group of the base, of which at most values have changed."""
+        rows = piece.rows
         assert self._base is not None, "a piece of a base comes with it"
         if not self._keys.carried:
             self._add_keys(rows if rows is not None else self._base.urls(group, ["host_key", "url"]))
@@ -114,11 +118,11 @@ class UrlWriter:
         if rows is None:
             self.summary.keep(self._base.meta.groups[group])
         else:
-            assert before is not None, "changed rows come with what they were"
+            assert piece.before is not None, "changed rows come with what they were"
             rows = rows.combine_chunks()
-            self.summary.drop(before)
-            self.summary.add(rows)
-            chunks.update(encode_columns(rows, _changed(before, rows)))
+            self.summary.replace(piece.before, rows, piece)
+            self.summary.describe(rows)
+            chunks.update(encode_columns(rows, _changed(piece.before, rows)))
         self._writer.group(self._base.group_rows(group), chunks)
 
     def _stored(self, group: int) -> dict[str, Chunk]:
