@@ -61,7 +61,7 @@ def _table(found: dict[tuple[str, int, str], _Figure], names: Sequence[str], mea
     for name in names:
         for keys in sorted({keys for held, keys, measure in found if held == name and measure in shown}):
             cells = (found.get((name, keys, measure)) for measure in shown)
-            yield f"| {name} | {keys:,} | " + " | ".join(f"{cell.value:,g}" if cell else "" for cell in cells) + " |"
+            yield f"| {name} | {keys:,} | " + " | ".join(f"{cell.value:,.10g}" if cell else "" for cell in cells) + " |"
 
 
 def _headed(measure: str, unit: str) -> str:
@@ -74,14 +74,14 @@ def _rates(rows: Rows) -> Iterable[str]:
     yield "| rate asked for | " + " | ".join(fills) + " |"
     yield "|--:|" + "--:|" * len(fills)
     for first, rate in dict.fromkeys((first, rate) for first, rate, _ in found):
-        yield f"| {float(rate):.4g} | " + " | ".join(f"{found[first, rate, fill]:g} %" for fill in fills) + " |"
+        yield f"| {float(rate):.4g} | " + " | ".join(f"{found[first, rate, fill]:.10g} %" for fill in fills) + " |"
 
 
 def _soaks(rows: Rows) -> Iterable[str]:
     for row in rows:
         match = _NAME.fullmatch(row["name"])
         if match and match["measure"].startswith("soak, "):
-            yield f"| {match['own']} | {match['measure'].removeprefix('soak, ')} | {row['value']:,g} {row['unit']} |"
+            yield f"| {match['own']} | {match['measure'].removeprefix('soak, ')} | {row['value']:,.10g} {row['unit']} |"
 
 
 def _growth(rows: Rows) -> Iterable[str]:
@@ -89,7 +89,7 @@ def _growth(rows: Rows) -> Iterable[str]:
         match = re.fullmatch(r"(.+), (\d+) keys: (.+), over (\d+) keys", row["name"])
         if match:
             name, keys, measure, least = match.groups()
-            yield f"| {name} | {measure} | {int(keys):,} over {int(least):,} | {row['value']:g} |"
+            yield f"| {name} | {measure} | {int(keys):,} over {int(least):,} | {row['value']:.10g} |"
 
 
 def _sections(rows: Rows) -> dict[str, str]:
