@@ -84,7 +84,7 @@ def serve(
     server = _listen(health, options)
     try:
         if service == "store":
-            write_manifest(files, campaign.identity)
+            write_manifest(files, campaign.identity, secrets.token_hex(6))
         around = Surroundings(
             bus=bus, files=files, identity=campaign.identity, now=time.time, token=lambda: secrets.token_hex(6)
         )

@@ -81,10 +81,17 @@ class FileSystem(Protocol):
         ...
 
 
-def write_durably(files: FileSystem, path: str, *chunks: Buffer) -> None:
-    """Write a small file whole: temporary name, fsync, rename, fsync of the folder."""
+def write_durably(files: FileSystem, path: str, *chunks: Buffer, token: str = "") -> None:
+    """Write a small file whole: temporary name, fsync, rename, fsync of the folder.
+
+    Args:
+        files: the data root.
+        path: the file.
+        chunks: its content.
+        token: a random part of the temporary name, where several may write the file at once.
+    """
     folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/.new-{name}"
+    temporary = f"{folder}/.new-{token}{name}"
     files.remove(temporary)
     with files.create(temporary) as file:
         for chunk in chunks:

@@ -57,8 +57,13 @@ def make_manifest(identity: CampaignIdentity) -> Manifest:
     )
 
 
-def write_manifest(files: FileSystem, identity: CampaignIdentity) -> Manifest:
+def write_manifest(files: FileSystem, identity: CampaignIdentity, token: str = "") -> Manifest:
     """Write store.json, once; where it is already there it must be of this campaign.
+
+    Args:
+        files: the data root.
+        identity: the campaign.
+        token: a random part of a temporary name, where several instances may start at once: they write the same.
 
     Raises:
         CampaignMismatch: it is another campaign's.
@@ -68,7 +73,7 @@ def write_manifest(files: FileSystem, identity: CampaignIdentity) -> Manifest:
         return read_manifest(files, identity)
     manifest = make_manifest(identity)
     files.make_folder("store")
-    write_durably(files, _PATH, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    write_durably(files, _PATH, msgspec.json.format(msgspec.json.encode(manifest), indent=1), token=token)
     return manifest
 
 
