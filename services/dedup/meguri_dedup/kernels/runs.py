@@ -79,29 +79,31 @@ def _sort_open_rows(host: NDArray[np.uint64], path: NDArray[np.uint64], rows: ND
 
 
 @inline_kernel
-def _guess(directory: NDArray[np.uint32], bits: np.uint64, hashed: np.uint64) -> np.int64:
+def _guess(directory: NDArray[np.uint32], bits: np.uint64, hashed: np.uint64) -> np.uint64:
     """About where the hash's row is, within its bucket or right behind it."""
-    bucket = np.int64(hashed >> (_64 - bits))
+    bucket = hashed >> (_64 - bits)
     low = np.uint64(directory[bucket])
-    width = np.uint64(directory[bucket + 1]) - low
-    return np.int64(low + ((((hashed << bits) >> _32) * width) >> _32))
+    width = np.uint64(directory[bucket + _1]) - low
+    guess: np.uint64 = low + ((((hashed << bits) >> _32) * width) >> _32)
+    return guess
 
 
 @inline_kernel
-def _step(data: NDArray[np.uint64], hashed: np.uint64, guess: np.int64, rows: np.int64) -> np.int64:
-    """First row whose hash isn't smaller, from a guess near it."""
+def _step(data: NDArray[np.uint64], hashed: np.uint64, guess: np.uint64, rows: np.uint64) -> np.uint64:
+    """First row whose hash isn't smaller, from a guess near it. Unsigned: no index is checked for being negative."""
     at = guess
-    while at < rows and data[2 * at] < hashed:
-        at += 1
-    while at > 0 and data[2 * at - 2] >= hashed:
-        at -= 1
+    while at < rows and data[at << _1] < hashed:
+        at += _1
+    while at > _0 and data[(at << _1) - _2] >= hashed:
+        at -= _1
     return at
 
 
 @kernel
 def lower_bound(data: NDArray[np.uint64], directory: NDArray[np.uint32], bits: int, hashed: np.uint64) -> int:
     """First row of a run whose hash isn't smaller."""
-    return int(_step(data, hashed, _guess(directory, np.uint64(bits), hashed), np.int64(data.size // 2)))
+    rows = np.uint64(data.size // 2)
+    return int(_step(data, hashed, _guess(directory, np.uint64(bits), hashed), rows))
 
 
 @kernel
@@ -128,11 +130,11 @@ def search_runs(
     left = rows.size
     lines = np.uint64(cache.size // 8)
     hashes = _sort_open_rows(host, path, rows)
-    guesses = np.empty(left, np.int64)
+    guesses = np.empty(left, np.uint64)
     for run in range(len(book)):
         bits = book[run, 2]
-        last = np.int64(book[run, 3])
-        data = words_at(book[run, 0], 2 * last)
+        last = book[run, 3]
+        data = words_at(book[run, 0], np.int64(last << _1))
         directory = halves_at(book[run, 1], np.int64((_1 << bits) + _1))
         m = left
         left = 0
@@ -140,7 +142,7 @@ def search_runs(
             guesses[i] = _guess(directory, bits, hashes[i])
         for i in range(m):
             if i + AHEAD < m:  # the row is rarely more than a line from where it is looked for
-                ahead = 2 * guesses[i + AHEAD]
+                ahead = np.int64(guesses[i + AHEAD] << _1)
                 prefetch(data, ahead)
                 prefetch(data, max(ahead - 8, 0))
                 prefetch(data, min(ahead + 8, data.size - 1))
@@ -148,9 +150,9 @@ def search_runs(
             row = rows[i]
             at = _step(data, hashed, guesses[i], last)
             found = False
-            while at < last and data[2 * at] == hashed and not found:
-                found = data[2 * at + 1] == host[row]
-                at += 1
+            while at < last and data[at << _1] == hashed and not found:
+                found = data[(at << _1) | _1] == host[row]
+                at += _1
             if not found:
                 hashes[left] = hashed
                 rows[left] = row
