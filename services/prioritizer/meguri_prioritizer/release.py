@@ -67,8 +67,11 @@ def _waits(state: PartitionState, host: int) -> bool:
 
 def _wait(state: PartitionState, rows: int | NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether hosts hold something back that is to be looked at; one, or (n,). Counts tell: nothing is walked."""
-    records = state.hosts.records[rows]
-    field = {name: records[name] for name in _COUNTS}
+    records = state.hosts.records
+    if isinstance(rows, int):
+        field = {name: records[rows][name] for name in _COUNTS}
+    else:
+        field = {name: records[name][rows] for name in _COUNTS}
     excluded = (field["robots_at"] != 0) & (field["held_robots"] != 0)
     deep = ((field["flags"] & layout.CAP_ROSE) != 0) & (field["held_depth"] != 0)
     room = (field["budget"] == 0) | (field["count"] < field["budget"])

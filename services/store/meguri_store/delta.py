@@ -101,7 +101,9 @@ class Patches:
         path = np.concatenate([numbers(batch, "path_key") for batch in (updates, outcomes)])
         number = np.concatenate([update_number, outcome_number])
         row = np.concatenate([np.arange(updates.num_rows), np.arange(outcomes.num_rows)])
-        order = np.lexsort((number, path, host))
+        # Two runs, each in inbox order: merged by number first, so that only the keys have to be sorted.
+        order = np.argsort(number, kind="stable")
+        order = order[np.lexsort((path[order], host[order]))]
         host, path = host[order], path[order]
         first = np.ones(len(order), np.bool_)
         first[1:] = (host[1:] != host[:-1]) | (path[1:] != path[:-1])

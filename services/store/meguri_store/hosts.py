@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from meguri_common.records import CRAWL_DELAY_UNSET
-from meguri_common.wire.columns import binary_parts, numbers
+from meguri_common.wire.columns import binary_array, binary_parts, numbers
 from meguri_common.wire.schemas import RowKind
 from meguri_store.patching import CRAWLED, FAILED
 from meguri_store.schema import DEFAULT_CRAWL_DELAY, HOST_SCHEMA
@@ -34,7 +35,7 @@ class HostChanges:
     """What a delta says about hosts; all by position in `host`, the distinct keys (h,) in ascending order."""
 
     host: NDArray[np.uint64]
-    group: list[str]
+    group: pa.StringArray
     """Host group, where a URL of the host was admitted; else empty."""
     row: NDArray[np.int64]
     """The last HOST row, or -1."""
@@ -88,19 +89,26 @@ class HostChanges:
         )
 
 
-def _groups(admitted: pa.RecordBatch, first: NDArray[np.int64]) -> list[str]:
+def _groups(admitted: pa.RecordBatch, first: NDArray[np.int64]) -> pa.StringArray:
     """Host group in the URL of each of these rows; empty for -1."""
     offsets, data = binary_parts(admitted.column("url"))
-    begin = offsets[:-1].astype(np.int64) + numbers(admitted, "group_at")
-    end = begin + numbers(admitted, "group_len")
-    text = data.tobytes()
-    return [text[begin[row] : end[row]].decode("ascii") if row >= 0 else "" for row in first.tolist()]
+    told = first >= 0
+    rows = first[told]
+    begin = np.zeros(len(first), np.int64)
+    begin[told] = offsets[rows].astype(np.int64) + numbers(admitted, "group_at")[rows]
+    lengths = np.zeros(len(first), np.int64)
+    lengths[told] = numbers(admitted, "group_len")[rows]
+    ends = np.cumsum(lengths)
+    places = np.repeat(begin - (ends - lengths), lengths) + np.arange(lengths.sum())
+    return binary_array(np.append(0, ends).astype(np.int32), data[places]).cast(pa.string())
 
 
-def _registrable(group: str, group_by: str) -> str | None:
+def _registrable(groups: pa.Array, group_by: str) -> pa.Array:
     """The registrable domain, where the group is one: not an address, and not by host."""
-    address = group.startswith("[") or group[-1:].isdigit()
-    return group if group and group_by == "registrable" and not address else None
+    if group_by != "registrable":
+        return pa.nulls(len(groups), pa.string())
+    address = pc.or_(pc.starts_with(groups, "["), pc.match_substring_regex(groups, "[0-9]$"))
+    return pc.if_else(pc.or_(address, pc.equal(groups, "")), pa.scalar(None, pa.string()), groups)
 
 
 def _unheard_of(host: NDArray[np.uint64], group_by: str) -> pa.Table:
@@ -185,21 +193,24 @@ def _changed(
         most = np.iinfo(np.uint32).max
         column(name)[target] = np.minimum(column(name)[target].astype(np.int64) + counts[change], most)
     averages = column("avg_latency")
-    for at, key in zip(target.tolist(), change.tolist(), strict=True):
+    spoke = [key in changes.latencies for key in change.tolist()] if changes.latencies else []
+    for at, key in zip(target[spoke].tolist(), change[spoke].tolist(), strict=True):
         average = int(averages[at])
-        for latency in changes.latencies.get(key, ()):
+        for latency in changes.latencies[key]:
             average = (7 * average + latency + 4) // 8 if average else latency
         averages[at] = average
 
-    groups = records.column("host_group").to_pylist()
-    domains = records.column("registrable_domain").to_pylist()
-    for at, key in zip(target.tolist(), change.tolist(), strict=True):
-        if not groups[at]:
-            groups[at] = changes.group[key]
-            domains[at] = _registrable(groups[at], group_by)
-    new["host_group"], new["registrable_domain"] = groups, domains
+    spoken_of = np.full(len(host), -1, np.int64)
+    spoken_of[target] = change
+    groups = changes.group.take(pa.array(spoken_of, mask=spoken_of < 0))
+    told = pc.and_(pc.equal(records.column("host_group"), ""), pa.array(spoken_of >= 0))
+    named = {"host_group": groups, "registrable_domain": _registrable(groups, group_by)}
     columns = [
-        pa.array(new[field.name], field.type) if field.name in new else records.column(field.name)
+        pa.array(new[field.name], field.type)
+        if field.name in new
+        else pc.if_else(told, named[field.name], records.column(field.name))
+        if field.name in named
+        else records.column(field.name)
         for field in HOST_SCHEMA
     ]
     return pa.Table.from_arrays(columns, schema=HOST_SCHEMA)
