@@ -124,6 +124,7 @@ class Foundation:
     def _dedup(self, spec: ServiceSpec, partition: int, generation: Generation | None) -> Service:
         """Dedup's state with all keys, told as entries that nobody links to; what follows from them has happened."""
         service = spec.create(partition, dict(spec.parameters))
+        spec.on_owned(service)  # beyond its bound of memory, keys go to disk while they are told
         digest = self.identity.digest()
         schema = SCHEMAS[RowKind.LINK]
         for table in _groups(generation, ["host_key", "url"]):
