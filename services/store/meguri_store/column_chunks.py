@@ -88,24 +88,37 @@ class ChunkReader:
 
     def group(self, number: int) -> dict[str, Chunk]:
         """The chunks of a row group by column; of a mapped file their bytes aren't copied."""
-        chunks = {}
+        found = [self._chunk(number, meta) for meta in self._groups[number]]
+        return {chunk.name: chunk for chunk in found}
+
+    def column(self, number: int, name: str) -> Chunk:
+        """A column's chunk of a row group.
+
+        Raises:
+            ValueError: there is none.
+        """
+        path = (Wire.BINARY, [name.encode()])
         for meta in self._groups[number]:
-            data_at = meta[_DATA_AT][1]
-            start = min(meta.get(_DICTIONARY_AT, (Wire.I64, data_at))[1] or data_at, data_at)
-            kept = {field: value for field, value in meta.items() if field in _KEPT}
-            kept[_DATA_AT] = (Wire.I64, data_at - start)
-            if start < data_at:
-                kept[_DICTIONARY_AT] = (Wire.I64, 0)
-            else:
-                kept.pop(_DICTIONARY_AT, None)
-            self._file.seek(start)
-            data = self._file.read_buffer(meta[_PACKED][1])
-            if data.size != meta[_PACKED][1]:
-                msg = f"row group {number}: a column chunk is cut short"
-                raise ValueError(msg)
-            chunk = Chunk(kept, data)
-            chunks[chunk.name] = chunk
-        return chunks
+            if meta[_PATH][1] == path:
+                return self._chunk(number, meta)
+        msg = f"row group {number} has no column {name}"
+        raise ValueError(msg)
+
+    def _chunk(self, number: int, meta: Struct) -> Chunk:
+        data_at = meta[_DATA_AT][1]
+        start = min(meta.get(_DICTIONARY_AT, (Wire.I64, data_at))[1] or data_at, data_at)
+        kept = {field: value for field, value in meta.items() if field in _KEPT}
+        kept[_DATA_AT] = (Wire.I64, data_at - start)
+        if start < data_at:
+            kept[_DICTIONARY_AT] = (Wire.I64, 0)
+        else:
+            kept.pop(_DICTIONARY_AT, None)
+        self._file.seek(start)
+        data = self._file.read_buffer(meta[_PACKED][1])
+        if data.size != meta[_PACKED][1]:
+            msg = f"row group {number}: a column chunk is cut short"
+            raise ValueError(msg)
+        return Chunk(kept, data)
 
 
 def read_chunks(blob: pa.Buffer) -> dict[str, Chunk]:

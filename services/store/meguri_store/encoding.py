@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ORDERED", "encode_columns"]
+__all__ = ["DELTA_TEXTS", "ORDERED", "ZSTD", "encode_columns"]
 
 ORDERED = frozenset({"host_key", "first_row"})
 """Columns of numbers in order: written as differences."""
@@ -32,8 +32,8 @@ _COUNTED = frozenset({"host_key", "next_due"})
 _LEVEL = 3
 _MOST_ENTRIES = 1 << 16
 """Span of values up to which a dictionary is looked up by value."""
-_UNCOMPRESSED, _ZSTD = 0, 6
-_PLAIN, _RLE, _DELTA_NUMBERS, _DELTA_TEXTS, _DICTIONARY_CODES, _SPLIT_BYTES = 0, 3, 5, 7, 8, 9
+_UNCOMPRESSED, ZSTD = 0, 6  # codecs, and below encodings, as Parquet numbers them
+_PLAIN, _RLE, _DELTA_NUMBERS, DELTA_TEXTS, _DICTIONARY_CODES, _SPLIT_BYTES = 0, 3, 5, 7, 8, 9
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _INT32, _INT64, _FLOAT, _BYTES = 1, 2, 4, 6
 _WORD = struct.Struct("<I")
@@ -146,7 +146,7 @@ def _numbers(name: str, column: pa.Array) -> Chunk:
     first = _headed(dictionary, _DICTIONARY_PAGE, {7: (Wire.STRUCT, about)}, 4 * count)
     body = out[: len(head) + groups * width]
     page = _page(_compressed(body), len(values), _DICTIONARY_CODES, body.size)
-    return _chunk(name, _INT32, [_PLAIN, _RLE, _DICTIONARY_CODES], len(values), [first, page], _ZSTD)
+    return _chunk(name, _INT32, [_PLAIN, _RLE, _DICTIONARY_CODES], len(values), [first, page], ZSTD)
 
 
 def _floats(name: str, column: pa.Array) -> Chunk:
@@ -167,7 +167,7 @@ def _texts(name: str, column: pa.Array) -> Chunk:
     first = pack_deltas(_fixed(prefixes), out)
     first += pack_deltas(_fixed(lengths), out[first:])
     out[first : first + size] = rests[:size]
-    return _packed(name, _BYTES, [_DELTA_TEXTS, _RLE], count, out[: first + size])
+    return _packed(name, _BYTES, [DELTA_TEXTS, _RLE], count, out[: first + size])
 
 
 def _compressed(body: NDArray[np.uint8]) -> bytes:
@@ -177,7 +177,7 @@ def _compressed(body: NDArray[np.uint8]) -> bytes:
 def _packed(name: str, kind: int, encodings: list[int], values: int, body: NDArray[np.uint8]) -> Chunk:
     """A chunk of one compressed page, in the first of the encodings."""
     page = _page(_compressed(body), values, encodings[0], body.size)
-    return _chunk(name, kind, encodings, values, [page], _ZSTD)
+    return _chunk(name, kind, encodings, values, [page], ZSTD)
 
 
 def _fixed(values: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,9 @@ A generation that is open stays readable after its names are gone.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -186,12 +188,35 @@ class Generation:
             raise CorruptGeneration(msg) from problem
 
     def urls(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """A row group of URLs, all columns or some.
+        """A row group of URLs, all columns or some, in the schema's order.
+
+        The URLs themselves are decoded by a kernel where kernels are loaded anyway.
 
         Raises:
             CorruptGeneration: it can't be decoded; names the rows.
         """
-        return _decode(self._urls, group, columns, f"{self.folder}/{FILES['urls']}")
+        path = f"{self.folder}/{FILES['urls']}"
+        wanted = [name for name in URL_SCHEMA.names if columns is None or name in columns]
+        texts = self._texts(group) if "url" in wanted and "numba" in sys.modules else None
+        if texts is None:
+            return _decode(self._urls, group, wanted, path)
+        others = _decode(self._urls, group, [name for name in wanted if name != "url"], path)
+        return others.add_column(wanted.index("url"), URL_SCHEMA.field("url").remove_metadata(), texts)
+
+    def _texts(self, group: int) -> pa.StringArray | None:
+        from meguri_store.decoding import decode_texts  # noqa: PLC0415 - imports numba, which `urls` asks about
+
+        try:
+            return decode_texts(self._chunks.column(group, "url"), self.group_rows(group))
+        except (OSError, ValueError) as problem:
+            first = sum(entry.rows for entry in self.meta.groups[:group])
+            path = f"{self.folder}/{FILES['urls']}"
+            msg = f"{path}: rows {first} to {first + self.group_rows(group) - 1} can't be read: {problem}"
+            raise CorruptGeneration(msg) from problem
+
+    @cached_property
+    def _chunks(self) -> ChunkReader:
+        return self.chunks()
 
     def hosts(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Host records in order, a row group at a time.
@@ -232,7 +257,7 @@ def _open(files: FileSystem, path: str, schema: pa.Schema, rows: int) -> pq.Parq
 
 def _decode(file: pq.ParquetFile, group: int, columns: Sequence[str] | None, path: str) -> pa.Table:
     try:
-        return file.read_row_group(group, columns=list(columns) if columns else None, use_threads=False)
+        return file.read_row_group(group, columns=list(columns) if columns is not None else None, use_threads=False)
     except (OSError, pa.ArrowException) as problem:
         first = sum(file.metadata.row_group(at).num_rows for at in range(group))
         last = first + file.metadata.row_group(group).num_rows - 1

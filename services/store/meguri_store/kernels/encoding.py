@@ -16,7 +16,16 @@ from meguri_common.kernels.memory import load64, store64
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PACKED_SLACK", "dictionary_codes", "pack_bits", "pack_deltas", "packed_bound", "split_prefixes"]
+__all__ = [
+    "PACKED_SLACK",
+    "dictionary_codes",
+    "join_prefixes",
+    "pack_bits",
+    "pack_deltas",
+    "packed_bound",
+    "split_prefixes",
+    "unpack_deltas",
+]
 
 _BLOCK = 128
 _MINIBLOCK = 32
@@ -192,3 +201,117 @@ def pack_bits(codes: NDArray[np.uint32], width: int, out: NDArray[np.uint8]) -> 
             held = value >> np.uint64(width - filled) if filled else np.uint64(0)
     if filled:
         store64(out, at, held)
+
+
+@inline_kernel
+def _read_varint(data: NDArray[np.uint8], at: int) -> tuple[np.uint64, int]:
+    """A number, and the byte after it; at most ten bytes are read."""
+    value = np.uint64(0)
+    shift = 0
+    while shift < 70:
+        byte = np.uint64(data[at])
+        at += 1
+        if shift < 64:
+            value |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        shift += 7
+        if byte < np.uint64(0x80):
+            break
+    return value, at
+
+
+@inline_kernel
+def _unzigzag(value: np.uint64) -> np.int64:
+    return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
+
+
+@kernel
+def unpack_deltas(data: NDArray[np.uint8], start: int, size: int, out: NDArray[np.int64]) -> int:
+    """Read DELTA_BINARY_PACKED values that begin at a byte; fills `out`, (n,).
+
+    Args:
+        data: `size` bytes, and `PACKED_SLACK` zeros.
+        start: the first of the values' bytes.
+        size: see above.
+        out: filled in.
+
+    Returns:
+        The byte after them, or -1 where there aren't n values that `pack_deltas` could have written.
+    """
+    block, at = _read_varint(data, start)
+    parts, at = _read_varint(data, at)
+    count, at = _read_varint(data, at)
+    first, at = _read_varint(data, at)
+    good = block == np.uint64(_BLOCK) and parts == np.uint64(_BLOCK // _MINIBLOCK) and count == np.uint64(out.size)
+    value = _unzigzag(first)
+    done = 0
+    if good and out.size:
+        out[0] = value
+        done = 1
+    while good and done < out.size and at < size:
+        zigzag, at = _read_varint(data, at)
+        least = _unzigzag(zigzag)
+        widths = at
+        at += _BLOCK // _MINIBLOCK
+        for part in range(_BLOCK // _MINIBLOCK):
+            width = np.int64(data[widths + part])
+            stop = min(done + _MINIBLOCK, out.size)
+            stored = int(_MINIBLOCK * width // 8) if done < stop else 0
+            if width > 64 or at + stored > size:
+                good = False
+                break
+            mask = np.uint64(0xFFFFFFFFFFFFFFFF)
+            if width < 64:
+                mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+            bit = np.int64(0)
+            for row in range(done, stop):
+                place = at + (bit >> 3)
+                low = bit & 7
+                delta = load64(data, place) >> np.uint64(low)
+                if low + width > 64:
+                    delta |= np.uint64(data[place + 8]) << np.uint64(64 - low)
+                value += least + np.int64(delta & mask)
+                out[row] = value
+                bit += width
+            at += stored
+            done = stop
+    return at if good and done == out.size and at <= size else -1
+
+
+@kernel
+def join_prefixes(
+    prefixes: NDArray[np.int64],
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    start: int,
+    out: NDArray[np.uint8],
+) -> None:
+    """Put texts together again from what each shares with the one before it, and the rests.
+
+    Args:
+        prefixes: bytes shared, at most as many as the text before has, (n,).
+        offsets: where the texts begin in `out`, (n + 1,).
+        data: holds the rests, one after another.
+        start: where they begin.
+        out: filled in; has room for the texts and 8 bytes.
+    """
+    source = start
+    size = data.size
+    for row in range(prefixes.size):
+        at = offsets[row]
+        end = offsets[row + 1]
+        shared = prefixes[row]
+        if shared:
+            before = offsets[row - 1]
+            done = 0
+            while done < shared:
+                store64(out, at + done, load64(out, before + done))
+                done += 8
+        at += shared
+        while at + 8 <= end and source + 8 <= size:
+            store64(out, at, load64(data, source))
+            at += 8
+            source += 8
+        while at < end:
+            out[at] = data[source]
+            at += 1
+            source += 1
