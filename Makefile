@@ -15,7 +15,7 @@ LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
           --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen clean
+.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen bench-store clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -57,6 +57,9 @@ bench-run: $(VENV)/.test ## measure `meguri run`
 
 bench-seen: $(VENV)/.bench ## measure the seen-set and the filters beside others
 	$(BIN)/python bench/seen.py $(ARGS)
+
+bench-store: $(VENV)/.test ## measure the store: sizes, build, compaction, reads, stalls
+	$(BIN)/python bench/store.py $(ARGS)
 
 clean: ## remove the venv and what tools have left; data folders stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
