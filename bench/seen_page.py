@@ -142,7 +142,7 @@ def write_chart(rows: Rows, path: Path) -> None:
             width = max(_BAR * value / most, 1)
             parts.append(f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>')
             parts.append(f'<rect class="{kind}" x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_LINE - 6}"/>')
-            parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 14}">{value:,.4g}</text>')
+            parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{y + 14}">{value:,.10g}</text>')
         top += len(bars) * _LINE + _GAP
     style = "text{font:13px sans-serif;fill:#222}.title{font-weight:bold}.own{fill:#1b6ca8}.peer{fill:#b8b8b8}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" width="{_WIDTH}" height="{top}">'
