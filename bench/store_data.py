@@ -157,11 +157,8 @@ def delta(sample: pa.Table, kind: str, seed: int = 2) -> OpLog:
     if kind == "visits":
         return _logged((RowKind.OUTCOME, _visits(sample, random)))
     if kind == "mixed":
-        half = sample.slice(0, rows // 2)
-        return _logged(
-            (RowKind.ADMITTED, _admissions(sample.slice(rows // 2), random)),
-            (RowKind.OUTCOME, _visits(half, random)),
-        )
+        turns = [sample.take(pa.array(np.arange(first, rows, 2))) for first in (0, 1)]
+        return _logged((RowKind.ADMITTED, _admissions(turns[0], random)), (RowKind.OUTCOME, _visits(turns[1], random)))
     if kind == "priorities":
         return _logged((RowKind.UPDATE, _priorities(sample, random)))
     of_one = sample.filter(pc.equal(sample.column("host_key"), sample.column("host_key")[0]))

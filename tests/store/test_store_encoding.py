@@ -234,7 +234,7 @@ def test_shared_beginnings_are_split_off(texts):
         assert (prefixes[row], lengths[row]) == (shared, len(text) - shared)
         expected += text[shared:]
     assert out[:size].tobytes() == expected
-    joined = np.empty(len(data) + 8, np.uint8)
+    joined = np.empty(len(data) + PACKED_SLACK, np.uint8)
     join_prefixes(prefixes, offsets, out[:size].copy(), 0, joined)
     assert joined[: len(data)].tobytes() == b"".join(texts)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meguri_common.keys import path_key
 from meguri_common.wire.columns import binary_parts
+from meguri_store.interleave import interleaved
 from meguri_store.kernels.merge import match_rows, merge_rows
 
 hosts = st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])
@@ -61,3 +62,36 @@ def test_match(stored, known, strange):
     match_rows(*columns(stored), key_host, key_path, out)
     place = {key: at for at, key in enumerate(keys)}
     assert out.tolist() == [place.get((host, path_key(url)), -1) for host, url in stored]
+
+
+values = st.fixed_dictionaries(
+    {
+        "url": st.text("ab/", max_size=40),
+        "status": st.integers(0, 255),
+        "content_fp": st.integers(0, 2**64 - 1),
+        "priority": st.floats(0, 1, width=32),
+        "etag": st.none() | st.binary(max_size=5),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(base=st.lists(values, min_size=1, max_size=12), new=st.lists(values, min_size=1, max_size=8), data=st.data())
+def test_rows_are_interleaved(base, new, data):
+    schema = pa.schema(
+        [
+            pa.field("url", pa.string(), nullable=False),
+            pa.field("status", pa.uint8(), nullable=False),
+            pa.field("content_fp", pa.uint64(), nullable=False),
+            pa.field("priority", pa.float32(), nullable=False),
+            pa.field("etag", pa.binary()),
+        ]
+    )
+    first = data.draw(st.integers(0, len(new) - 1))
+    tables = pa.Table.from_pylist(base, schema), pa.Table.from_pylist(new, schema).slice(first)
+    size = len(base) + len(new) - first
+    order = data.draw(st.lists(st.integers(0, size - 1), unique=True, max_size=size))
+    both = [*base, *new[first:]]
+    found = interleaved(*tables, np.array(order, np.int64))
+    assert found.to_pylist() == [both[row] for row in order]
+    assert found.schema == schema

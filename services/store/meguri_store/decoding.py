@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ def _joined(data: NDArray[np.uint8], count: int) -> pa.StringArray:
         raise ValueError(msg)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
-    out = np.empty(total + 8, np.uint8)
-    join_prefixes(prefixes, offsets, data, at, out)
-    buffers: list[Any] = [None, pa.py_buffer(offsets), pa.py_buffer(out[:total])]
-    return pa.StringArray.from_buffers(count, *buffers[1:])
+    # Of Arrow's memory pool, which hands out again what earlier row groups took.
+    out = pa.allocate_buffer(total + PACKED_SLACK)
+    join_prefixes(prefixes, offsets, data, at, np.frombuffer(out, np.uint8))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), out.slice(0, total))

@@ -14,7 +14,7 @@ import zstandard
 from meguri_common.wire.columns import binary_parts
 from meguri_store.column_chunks import Chunk, read_chunks
 from meguri_store.kernels.encoding import dictionary_codes, pack_bits, pack_deltas, packed_bound, split_prefixes
-from meguri_store.thrift import Struct, Wire, encode_struct
+from meguri_store.thrift import Struct, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,9 @@ _COUNTED = frozenset({"host_key", "next_due"})
 """Columns of which the footer states least and greatest value, for tools that skip row groups by them."""
 
 _LEVEL = 3
+_LEVEL_OF_NUMBERS = 1
+_LEVEL_OF_WIDE_NUMBERS = -1
+"""Of zstd. Fingerprints are random or 0: a higher level takes twice the time, and the result is larger."""
 _MOST_ENTRIES = 1 << 16
 """Span of values up to which a dictionary is looked up by value."""
 _UNCOMPRESSED, ZSTD = 0, 6  # codecs, and below encodings, as Parquet numbers them
@@ -107,7 +110,7 @@ def _constant_chunk(name: str, column: pa.Array, single: bytes) -> Chunk:
         levels = run + b"\0"
         page = _page(_WORD.pack(len(levels)) + levels, len(column), _PLAIN)
         return _chunk(name, _BYTES, [_PLAIN, _RLE], len(column), [page], _UNCOMPRESSED)
-    dictionary = _dictionary_page(single)
+    dictionary = _dictionary_page(single, 1, len(single))
     page = _page(b"\1" + run + b"\0", len(column), _DICTIONARY_CODES)
     kind = _FLOAT if column.type == pa.float32() else _INT64 if len(single) > _WORD.size else _INT32
     encodings = [_PLAIN, _RLE, _DICTIONARY_CODES]
@@ -125,10 +128,11 @@ def _numbers(name: str, column: pa.Array) -> Chunk:
     """Few distinct values: numbers of a dictionary's entries; many: the values as they are."""
     values = column.to_numpy()
     if values.dtype.itemsize > _WORD.size:
-        return _packed(name, _INT64, [_PLAIN, _RLE], len(values), values.view(np.uint8))
+        body = values.view(np.uint8)
+        return _packed(name, _INT64, [_PLAIN, _RLE], len(values), body, _LEVEL_OF_WIDE_NUMBERS)
     values = values.astype(np.uint32, copy=False)
     # 0 means "none" or "never" in most columns, and stands far from the other values.
-    least = int(values.min()) or int(np.min(values, where=values > 0, initial=values.max()))
+    least = int((values - np.uint32(1)).min()) + 1
     span = int(values.max()) - least + 2
     if span > _MOST_ENTRIES:
         return _packed(name, _INT32, [_PLAIN, _RLE], len(values), values.view(np.uint8))
@@ -141,11 +145,9 @@ def _numbers(name: str, column: pa.Array) -> Chunk:
     out = np.zeros(len(head) + groups * width + 8, np.uint8)
     out[: len(head)] = np.frombuffer(head, np.uint8)
     pack_bits(codes, width, out[len(head) :])
-    dictionary = _compressed(entries[:count].view(np.uint8))
-    about = {1: (Wire.I32, count), 2: (Wire.I32, _PLAIN)}
-    first = _headed(dictionary, _DICTIONARY_PAGE, {7: (Wire.STRUCT, about)}, 4 * count)
+    first = _dictionary_page(_compressed(entries[:count].view(np.uint8), _LEVEL_OF_NUMBERS), count, 4 * count)
     body = out[: len(head) + groups * width]
-    page = _page(_compressed(body), len(values), _DICTIONARY_CODES, body.size)
+    page = _page(_compressed(body, _LEVEL_OF_NUMBERS), len(values), _DICTIONARY_CODES, body.size)
     return _chunk(name, _INT32, [_PLAIN, _RLE, _DICTIONARY_CODES], len(values), [first, page], ZSTD)
 
 
@@ -170,13 +172,15 @@ def _texts(name: str, column: pa.Array) -> Chunk:
     return _packed(name, _BYTES, [DELTA_TEXTS, _RLE], count, out[: first + size])
 
 
-def _compressed(body: NDArray[np.uint8]) -> bytes:
-    return zstandard.ZstdCompressor(_LEVEL).compress(body.data)
+def _compressed(body: NDArray[np.uint8], level: int) -> bytes:
+    return zstandard.ZstdCompressor(level).compress(body.data)
 
 
-def _packed(name: str, kind: int, encodings: list[int], values: int, body: NDArray[np.uint8]) -> Chunk:
+def _packed(
+    name: str, kind: int, encodings: list[int], values: int, body: NDArray[np.uint8], level: int = _LEVEL
+) -> Chunk:
     """A chunk of one compressed page, in the first of the encodings."""
-    page = _page(_compressed(body), values, encodings[0], body.size)
+    page = _page(_compressed(body, level), values, encodings[0], body.size)
     return _chunk(name, kind, encodings, values, [page], ZSTD)
 
 
@@ -197,33 +201,25 @@ def _varint(value: int) -> bytes:
 
 def _page(body: bytes, values: int, encoding: int, unpacked: int | None = None) -> tuple[bytes, bytes, int]:
     """A data page: header, stored body, and the size of both unpacked."""
-    about = {
-        1: (Wire.I32, values),
-        2: (Wire.I32, encoding),
-        3: (Wire.I32, _RLE),
-        4: (Wire.I32, _RLE),
-    }
-    return _headed(body, _DATA_PAGE, {5: (Wire.STRUCT, about)}, unpacked)
-
-
-def _dictionary_page(single: bytes) -> tuple[bytes, bytes, int]:
-    about = {1: (Wire.I32, 1), 2: (Wire.I32, _PLAIN)}
-    return _headed(single, _DICTIONARY_PAGE, {7: (Wire.STRUCT, about)}, None)
-
-
-def _headed(body: bytes, kind: int, about: Struct, unpacked: int | None) -> tuple[bytes, bytes, int]:
     size = len(body) if unpacked is None else unpacked
+    return _headed(body, _DATA_PAGE, size, b"\x1c" + _numbers_of(values, encoding, _RLE, _RLE))
+
+
+def _dictionary_page(body: bytes, entries: int, unpacked: int) -> tuple[bytes, bytes, int]:
+    return _headed(body, _DICTIONARY_PAGE, unpacked, b"\x3c" + _numbers_of(entries, _PLAIN))
+
+
+def _headed(body: bytes, kind: int, size: int, about: bytes) -> tuple[bytes, bytes, int]:
+    """A page with its PageHeader: fields 1 to 4, then a struct, which is field 5 (lead 1c) or 7 (lead 3c)."""
     checksum = zlib.crc32(body)
-    head = encode_struct(
-        {
-            1: (Wire.I32, kind),
-            2: (Wire.I32, size),
-            3: (Wire.I32, len(body)),
-            4: (Wire.I32, checksum - (1 << 32) if checksum >> 31 else checksum),
-            **about,
-        }
-    )
+    signed = checksum - (1 << 32) if checksum >> 31 else checksum
+    head = _numbers_of(kind, size, len(body), signed)[:-1] + about + b"\0"
     return head, body, len(head) + size
+
+
+def _numbers_of(*values: int) -> bytes:
+    """A struct of Thrift's compact protocol whose fields from 1 on are numbers of 32 bits."""
+    return b"".join(b"\x15" + _varint(value << 1 if value >= 0 else ~value << 1 | 1) for value in values) + b"\0"
 
 
 def _chunk(

@@ -16,6 +16,7 @@ from meguri_common.wire.columns import binary_parts, numbers
 from meguri_common.wire.schemas import RowKind
 from meguri_store.delta import Admissions, Patches
 from meguri_store.hosts import HostChanges, merge_hosts
+from meguri_store.interleave import interleaved
 from meguri_store.kernels.merge import match_rows, merge_rows
 from meguri_store.patching import patch_rows
 from meguri_store.schema import URL_SCHEMA
@@ -216,12 +217,14 @@ class Merge:
         if written == count:
             return chunk, np.full(count, -1, np.int64)
         order = order[:written]
-        new = self.new.rows.slice(start, self._next_new - start)
         fresh = order >= count
         admitted = np.full(written, -1, np.int64)
         admitted[fresh] = self.new.number[order[fresh] - count]
         order[fresh] -= start
-        return pa.concat_tables([chunk, new]).combine_chunks().take(pa.array(order)), admitted
+        new = self.new.rows.slice(start, self._next_new - start)
+        if not count:
+            return new.take(pa.array(order)), admitted
+        return interleaved(chunk.combine_chunks(), new, order), admitted
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ def join_prefixes(
         offsets: where the texts begin in `out`, (n + 1,).
         data: holds the rests, one after another.
         start: where they begin.
-        out: filled in; has room for the texts and 8 bytes.
+        out: filled in; has room for the texts and `PACKED_SLACK` bytes.
     """
     source = start
     size = data.size
@@ -304,14 +304,23 @@ def join_prefixes(
             before = offsets[row - 1]
             done = 0
             while done < shared:
-                store64(out, at + done, load64(out, before + done))
-                done += 8
+                # What a step writes beyond the shared bytes is written over by what comes next.
+                first = load64(out, before + done)
+                second = load64(out, before + done + 8)
+                third = load64(out, before + done + 16)
+                fourth = load64(out, before + done + 24)
+                store64(out, at + done, first)
+                store64(out, at + done + 8, second)
+                store64(out, at + done + 16, third)
+                store64(out, at + done + 24, fourth)
+                done += 32
         at += shared
-        while at + 8 <= end and source + 8 <= size:
-            store64(out, at, load64(data, source))
-            at += 8
-            source += 8
-        while at < end:
-            out[at] = data[source]
-            at += 1
-            source += 1
+        rest = end - at
+        done = 0
+        while done < rest and source + done + 8 <= size:
+            store64(out, at + done, load64(data, source + done))
+            done += 8
+        while done < rest:
+            out[at + done] = data[source + done]
+            done += 1
+        source += rest

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from meguri_common.kernels.jit import inline_kernel, kernel
-from meguri_common.kernels.memory import load64
+from meguri_common.kernels.memory import load64, store64
 from meguri_common.kernels.xxh64 import path_key_slice
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["compare_bytes", "match_rows", "merge_rows"]
+__all__ = ["compare_bytes", "gather_texts", "match_rows", "merge_rows"]
 
 
 @inline_kernel
@@ -129,8 +130,28 @@ def match_rows(
         key_path: their path keys, (k,).
         out: (n,).
     """
+    if host.size == 0:
+        return
     first = 0
-    last = 0  # keys first..last are the ones of the current host
+    high = key_host.size
+    while first < high:
+        middle = (first + high) // 2
+        if key_host[middle] < host[0]:
+            first = middle + 1
+        else:
+            high = middle
+    # A bit for each key, at its low bits: most URLs are told apart from all keys by a look at it.
+    bits = 64
+    end = first
+    while end < key_host.size and key_host[end] <= host[host.size - 1]:
+        end += 1
+    while bits < 16 * (end - first):
+        bits *= 2
+    marks = np.zeros(bits // 64, np.uint64)
+    for key in range(first, end):
+        bit = key_path[key] & np.uint64(bits - 1)
+        marks[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+    last = first  # keys first..last are the ones of the current host
     for row in range(host.size):
         if row == 0 or host[row] != host[row - 1]:
             low = last
@@ -149,6 +170,9 @@ def match_rows(
         if first == last:
             continue
         path = path_key_slice(data, offsets[row], offsets[row + 1])
+        bit = path & np.uint64(bits - 1)
+        if not marks[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):
+            continue
         low = first
         high = last
         while low < high:
@@ -159,3 +183,49 @@ def match_rows(
                 high = middle
         if low < last and key_path[low] == path:
             out[row] = low
+
+
+@kernel
+def gather_texts(
+    order: NDArray[np.int64],
+    base_offsets: NDArray[np.int32],
+    base_data: NDArray[np.uint8],
+    new_offsets: NDArray[np.int32],
+    new_data: NDArray[np.uint8],
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> None:
+    """Texts of two columns, one after another in an order.
+
+    Args:
+        order: row i of the first column as i, row j of the second as its number of rows + j; (n,).
+        base_offsets: where the first column's texts begin.
+        base_data: their bytes.
+        new_offsets: where the second column's texts begin.
+        new_data: their bytes.
+        offsets: filled in, (n + 1,).
+        data: filled in; has room for the texts and 32 bytes.
+    """
+    count = base_offsets.size - 1
+    at = 0
+    for row in range(order.size):
+        offsets[row] = at
+        source = order[row]
+        if source < count:
+            start = base_offsets[source]
+            size = base_offsets[source + 1] - start
+            done = 0
+            while done < size and start + done + 32 <= base_data.size:
+                for step in range(0, 32, 8):
+                    store64(data, at + done + step, load64(base_data, start + done + step))
+                done += 32
+            while done < size:
+                data[at + done] = base_data[start + done]
+                done += 1
+        else:
+            start = new_offsets[source - count]
+            size = new_offsets[source - count + 1] - start
+            for i in range(size):
+                data[at + i] = new_data[start + i]
+        at += size
+    offsets[order.size] = at
