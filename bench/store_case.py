@@ -223,7 +223,7 @@ def stall(root: Path, _rows: str) -> list[Figure]:
     base = opened(root)
     files = LocalFiles(root)
     compactor = Compactor()
-    rules = CompactionRules(rows=base.meta.urls // 200)
+    rules = CompactionRules(rows=base.meta.urls // 200, share=0.0)
     store = Store(0, data.IDENTITY, files, token, {}, rules, jobs=compactor)
     store.base = base
     held = [FileRef("meta", f"{base.folder}/meta.json", files.size(f"{base.folder}/meta.json") or 0, "")]

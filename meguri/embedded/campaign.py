@@ -23,7 +23,7 @@ from meguri_common.topics import DELTAS, FRONTIER, LINKS, PAGES, REJECTS
 from meguri_dedup.service import dedup_spec
 from meguri_prioritizer.service import prioritizer_spec
 from meguri_store.manifest import write_manifest
-from meguri_store.service import store_spec
+from meguri_store.service import CompactionRules, store_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.partition import LoadedPartition
     from meguri_common.runtime.service import ServiceSpec
+    from meguri_store.background import Jobs
 
 __all__ = ["DEFAULT_PARTITIONS", "Campaign", "open_campaign", "reopen_campaign", "service_specs", "view_campaign"]
 
@@ -40,6 +41,8 @@ _IDENTITY = "campaign/identity"
 _POLICY = "campaign/policy"
 _PARAMETERS = "campaign/parameters"
 _BUS_FILE = "bus.db"
+_OLD_DELTA = 6 * 3600.0
+"""Seconds after which a long-lived service compacts a delta that is still small."""
 
 _WAY_OUT = "Give the folder of a campaign with --data, or start one with: meguri run INPUT --data DIR"
 
@@ -278,6 +281,7 @@ def service_specs(
     files: FileSystem,
     token: Callable[[], str],
     parameters: Mapping[str, Mapping[str, Any]],
+    jobs: Jobs | None = None,
 ) -> tuple[ServiceSpec, ...]:
     """How canonicalizer, dedup, prioritizer and store are made, in the order in which they step.
 
@@ -287,6 +291,7 @@ def service_specs(
         files: the data folder.
         token: a random part of a file name.
         parameters: what differs from the defaults, by service.
+        jobs: who compacts the store beside its intake; by default a snapshot that is due for it does.
 
     Raises:
         ParameterError: a service or parameter is unknown, or a value out of range.
@@ -301,7 +306,7 @@ def service_specs(
             canonicalizer_spec(digest, count, policy, parameters.get("canonicalizer")),
             dedup_spec(digest, dict(parameters.get("dedup", {})), files=files, token=token),
             prioritizer_spec(digest, count, parameters.get("prioritizer")),
-            store_spec(identity, files, token, dict(parameters.get("store", {}))),
+            _store(identity, files, token, dict(parameters.get("store", {})), jobs),
         )
         for spec in specs:
             spec.create(0, dict(spec.parameters))
@@ -309,3 +314,16 @@ def service_specs(
         msg = f"{problem}"
         raise ParameterError(msg) from problem
     return specs
+
+
+def _store(
+    identity: CampaignIdentity,
+    files: FileSystem,
+    token: Callable[[], str],
+    parameters: dict[str, Any],
+    jobs: Jobs | None,
+) -> ServiceSpec:
+    if jobs is None:
+        return store_spec(identity, files, token, parameters)
+    rules = CompactionRules(age=_OLD_DELTA)
+    return store_spec(identity, files, token, parameters, rules, jobs=jobs, now=time.monotonic)

@@ -24,6 +24,7 @@ from meguri_common.telemetry.kafka import KafkaEmitter
 from meguri_common.telemetry.reporter import Reporter, SystemProcess
 from meguri_common.telemetry.sampling import InstanceName
 from meguri_common.topics import DELTAS, FRONTIER, LINKS, TELEMETRY
+from meguri_store.background import Compactor
 from meguri_store.manifest import write_manifest
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def serve(
     """
     campaign = open_campaign(data)
     files = LocalFiles(data)
-    spec = _spec(service, campaign, files, settings)
+    compactor = Compactor()
+    spec = _spec(service, campaign, files, settings, compactor)
     slot = InstanceSlot.take(data, service, socket.gethostname(), name=options.instance)
     bus = _open_bus(settings, stopping)
     health = Health()
@@ -114,6 +116,7 @@ def serve(
         reporter.leave()
         return done
     finally:
+        compactor.close()
         bus.close()
         if server is not None:
             server.close()
@@ -143,8 +146,12 @@ def _open_bus(settings: Settings, stopping: Callable[[], bool]) -> KafkaBus:
     )
 
 
-def _spec(service: str, campaign: FleetCampaign, files: LocalFiles, settings: Settings) -> ServiceSpec:
-    specs = service_specs(campaign.identity, campaign.policy, files, lambda: secrets.token_hex(6), settings.parameters)
+def _spec(
+    service: str, campaign: FleetCampaign, files: LocalFiles, settings: Settings, compactor: Compactor
+) -> ServiceSpec:
+    specs = service_specs(
+        campaign.identity, campaign.policy, files, lambda: secrets.token_hex(6), settings.parameters, compactor
+    )
     return next(spec for spec in specs if spec.name == service)
 
 

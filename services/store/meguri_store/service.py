@@ -150,7 +150,8 @@ class Store:
         """Operations that the last `save` made durable, and the inbox offset after them."""
         self._jobs = jobs
         self._job: Job[Prepared] | None = None
-        self._job_count = 0
+        self._job_start = 0, 0
+        """Operations and bytes of the delta that the job works on."""
         self._now = now
         self._begun = now()
         self._held_off = 0
@@ -174,21 +175,22 @@ class Store:
     def wants_compaction(self) -> bool:
         """Whether a snapshot is due: the delta has grown to its bounds, or a compaction in the background has ended."""
         job = self._job
-        return self._grown(self.log.count) if job is None else job.ended() or self._overgrown(job)
+        return self._grown(self.log.count, self.log.bytes) if job is None else job.ended() or self._overgrown(job)
 
-    def _grown(self, operations: int) -> bool:
-        """Whether so many operations are to be compacted."""
+    def _grown(self, operations: int, nbytes: int) -> bool:
+        """Whether so many operations, of so many bytes, are to be compacted."""
         base_rows = self.base.meta.urls if self.base else 0
         rules = self._compaction
         if operations < max(self._held_off, 1):
             return False
-        if operations >= rules.rows and (operations >= base_rows * rules.share or self.log.bytes >= rules.bytes):
+        if operations >= rules.rows and (operations >= base_rows * rules.share or nbytes >= rules.bytes):
             return True
         return operations * _OLD_SHARE >= base_rows and self._now() - self._begun >= rules.age
 
     def _overgrown(self, job: Job[Prepared]) -> bool:
         """Whether so much has come in since a compaction began that intake has to wait for it."""
-        return self._grown((self.log.count - self._job_count) // _PATIENCE) and not job.ended()
+        since = self.log.count - self._job_start[0], self.log.bytes - self._job_start[1]
+        return not job.ended() and self._grown(since[0] // _PATIENCE, since[1] // _PATIENCE)
 
     def request_compaction(self) -> None:
         """Let the next `save` compact whatever the size; nothing happens to a shard without changes."""
@@ -250,7 +252,7 @@ class Store:
             base = Generation.open(self._files, folder, self.identity) if folder else None
             return self._prepare(log, base, offset, given_up)
 
-        self._job, self._job_count = self._jobs.submit(work), count
+        self._job, self._job_start = self._jobs.submit(work), (count, log.bytes)
 
     def _finished(self, *, wait: bool) -> Prepared | None:
         """What the compaction in the background has made, if it has ended well.
@@ -299,7 +301,7 @@ class Store:
             self._saved = count - prepared.count, offset
             self.base, self._base_hosts = prepared.generation, prepared.hosts
             self.point_current()
-        if self._jobs is not None and self._job is None and self._grown(self._saved[0]):
+        if self._jobs is not None and self._job is None and self._grown(self._saved[0], self.log.bytes):
             self._start()
 
     def load(self, reader: SnapshotReader) -> None:
