@@ -281,7 +281,8 @@ def test_killed_at_any_moment_it_starts_over(listed: Path, tmp_path: Path, built
             break
     else:
         process = subprocess.Popen([*command, "--now", str(NOW)], stdout=subprocess.DEVNULL)
-        assert process.wait() == 0
+        # Refused only if the one before was killed after its last word: all of it is compared below.
+        assert process.wait() in {0, 4}
     assert exported(data) == exported(built)
     assert whole(data)["urls"] == KNOWN
 
@@ -408,6 +409,8 @@ def test_ended_by_sigterm_it_leaves_nothing_temporary(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert list(data.glob("store/.build-*/run-*")), "a run was on disk"
     process.terminate()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()  # a read that waits for more hears of the signal with its end
     assert process.wait(30) == 128 + signal.SIGTERM
     assert not list(data.glob("store/.*"))
     assert run_command("top", "--data", data).code == 4
