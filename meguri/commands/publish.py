@@ -15,6 +15,8 @@ from meguri.fleet.options import fleet_options
 from meguri_common.errors import InputUnreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meguri.fleet.publishing import FleetPublisher
     from meguri_common.config import Loaded
 
@@ -86,7 +88,7 @@ def publish(
             patience=patience,
         )
         try:
-            unreadable = _publish_all(publisher, inputs, seeds, vouched, progress)
+            unreadable = _publish_all(publisher, inputs, seeds, vouched, progress, stop.asked)
         finally:
             publisher.close()
             bus.close()
@@ -123,10 +125,11 @@ def _publish_all(
     seeds: tuple[str, ...],
     vouched: tuple[str, ...],
     progress: WorkProgress,
+    stopping: Callable[[], bool],
 ) -> list[InputUnreadable]:
     """Publish what the options say, then the inputs; an input that can't be read is passed over, and returned."""
     from meguri.embedded.ingest import operator_events  # noqa: PLC0415 - --help must not pay for it
-    from meguri.embedded.inputs import open_input  # noqa: PLC0415 - see above
+    from meguri.embedded.inputs import InputStopped, open_input  # noqa: PLC0415 - see above
 
     unreadable: list[InputUnreadable] = []
     events = operator_events(seeds, vouched)
@@ -134,13 +137,15 @@ def _publish_all(
         return unreadable
     for name in inputs:
         try:
-            stream = open_input(name)
+            stream = open_input(name, stopping)
             progress.on_input(stream)
             try:
                 if not publisher.publish(name, stream.chunks()):
                     break
             finally:
                 stream.close()
+        except InputStopped:
+            break
         except InputUnreadable as problem:
             unreadable.append(problem)
     return unreadable

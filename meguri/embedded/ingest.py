@@ -8,6 +8,7 @@ import msgspec
 
 from meguri.embedded.bundles import LINE_LIMIT, Bundle, Ledger, bundles
 from meguri.embedded.driver import OutMessage
+from meguri.embedded.inputs import InputStopped
 from meguri_common.errors import InputUnreadable
 from meguri_common.events.rejects import Origin, RejectRecord, encode_reject, payload_text
 from meguri_common.topics import PAGES
@@ -54,6 +55,8 @@ class Ingest:
         """
         try:
             return self._publish(stream.name, stream.chunks())
+        except InputStopped:
+            return False
         except InputUnreadable:
             self.finish()
             raise

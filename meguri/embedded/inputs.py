@@ -1,11 +1,15 @@
 """Inputs as streams of decompressed bytes: plain, zstd or gzip files, and standard input.
 
 A compressed file that ends inside a frame is an error here, not an end: the streaming readers of the libraries pass
-over it silently.
+over it silently. A pipe may be silent for hours, so that waiting for it asks now and then whether to stop.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import select
+import stat
 import sys
 import zlib
 from pathlib import Path
@@ -13,12 +17,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
-from meguri_common.errors import InputUnreadable
+from meguri_common.errors import InputUnreadable, MeguriError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["InputStream", "open_input"]
+__all__ = ["InputStopped", "InputStream", "open_input"]
 
 _PLAIN_CHUNK = 1 << 20
 _ZSTD_CHUNK = 4 << 10
@@ -27,12 +31,22 @@ _ZSTD_WINDOW = 1 << 31
 _GZIP_CHUNK = 64 << 10
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_MAGIC = b"\x1f\x8b"
+_ASK_AFTER = 0.25
+"""Seconds of waiting for a pipe after which to ask whether to stop."""
+
+
+class InputStopped(MeguriError):
+    """Asked to stop while waiting for an input: it has not ended, and what is unfinished of it is not to be used."""
+
+
+def _never() -> bool:
+    return False
 
 
 class InputStream:
     """One input: chunks of decompressed bytes, and how far its file has been read."""
 
-    def __init__(self, name: str, file: BinaryIO, total: int | None) -> None:
+    def __init__(self, name: str, file: BinaryIO, total: int | None, stopping: Callable[[], bool] = _never) -> None:
         self.name = name
         """Path as given; `-` for standard input."""
         self.total = total
@@ -40,6 +54,8 @@ class InputStream:
         self.consumed = 0
         """Stored bytes read so far."""
         self._file = file
+        self._pipe = _pipe_of(file)
+        self._stopping = stopping
 
     def close(self) -> None:
         """Close the file."""
@@ -51,8 +67,12 @@ class InputStream:
 
         Raises:
             InputUnreadable: I/O error, not the compression its name says, or cut off inside a frame.
+            InputStopped: asked to stop while a pipe gave nothing.
         """
-        head = self._read(len(_ZSTD_MAGIC))
+        head = piece = self._read(len(_ZSTD_MAGIC))
+        while piece and len(head) < len(_ZSTD_MAGIC):  # a pipe gives what it has
+            piece = self._read(len(_ZSTD_MAGIC) - len(head))
+            head += piece
         if head.startswith(_ZSTD_MAGIC) or (self.name.endswith(".zst") and head):
             yield from self._zstd(head)
         elif head.startswith(_GZIP_MAGIC) or (self.name.endswith(".gz") and head):
@@ -64,12 +84,19 @@ class InputStream:
 
     def _read(self, size: int) -> bytes:
         try:
-            piece = self._file.read(size)
+            piece = self._file.read(size) if self._pipe is None else self._read_pipe(self._pipe, size)
         except OSError as problem:
             msg = f"{self.name}: can't be read on after {self.consumed} bytes: {problem.strerror or problem}"
             raise InputUnreadable(msg) from problem
         self.consumed += len(piece)
         return piece
+
+    def _read_pipe(self, pipe: int, size: int) -> bytes:
+        while not select.select([pipe], [], [], _ASK_AFTER)[0]:
+            if self._stopping():
+                msg = f"{self.name}: stopped after {self.consumed} bytes, while waiting for more"
+                raise InputStopped(msg)
+        return os.read(pipe, size)
 
     def _zstd(self, piece: bytes) -> Iterator[bytes]:
         decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
@@ -117,14 +144,27 @@ class InputStream:
             raise InputUnreadable(msg)
 
 
-def open_input(name: str) -> InputStream:
+def _pipe_of(file: BinaryIO) -> int | None:
+    """Descriptor of what has to be waited for: a pipe, a terminal or a socket; None for a file."""
+    try:
+        descriptor = file.fileno()
+    except io.UnsupportedOperation:
+        return None
+    return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
+
+
+def open_input(name: str, stopping: Callable[[], bool] = _never) -> InputStream:
     """Open an input by path, or standard input for `-`.
+
+    Args:
+        name: path, or `-`.
+        stopping: asked while a pipe gives nothing; true ends the stream with `InputStopped`.
 
     Raises:
         InputUnreadable: it can't be opened; names the path.
     """
     if name == "-":
-        return InputStream(name, sys.stdin.buffer, None)
+        return InputStream(name, sys.stdin.buffer, None, stopping)
     path = Path(name)
     try:
         file = path.open("rb")
@@ -132,4 +172,4 @@ def open_input(name: str) -> InputStream:
     except OSError as problem:
         msg = f"{name}: can't be opened: {problem.strerror or problem}"
         raise InputUnreadable(msg) from problem
-    return InputStream(name, file, size)
+    return InputStream(name, file, size, stopping)

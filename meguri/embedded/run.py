@@ -118,7 +118,7 @@ def _publish(
         return False
     for name in inputs:
         try:
-            stream = open_input(name)
+            stream = open_input(name, options.stopping)
             options.on_input(stream)
             if not ingest.stream(stream):
                 return False

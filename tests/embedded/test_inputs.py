@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 
-from meguri.embedded.inputs import open_input
+from meguri.embedded.inputs import InputStopped, open_input
 from meguri_common.errors import InputUnreadable
 
 if TYPE_CHECKING:
@@ -43,6 +46,39 @@ def zstd(*parts: bytes) -> bytes:
 def test_whole_inputs(tmp_path: Path, name: str, stored: bytes) -> None:
     (tmp_path / name).write_bytes(stored)
     assert read(tmp_path / name) == CONTENT
+
+
+@pytest.mark.parametrize("stored", [CONTENT[:100], zstd(CONTENT[:5000]), gzip.compress(CONTENT[:5000])])
+def test_a_pipe_that_gives_a_byte_at_a_time(tmp_path: Path, stored: bytes) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def give() -> None:
+        with pipe.open("wb", buffering=0) as end:
+            for place in range(len(stored)):
+                end.write(stored[place : place + 1])
+
+    giving = threading.Thread(target=give)
+    giving.start()
+    content = read(pipe)
+    giving.join()
+    assert content == CONTENT[: len(content)]
+    assert len(content) == (100 if stored == CONTENT[:100] else 5000)
+
+
+def test_a_silent_pipe_is_left_when_asked_to_stop(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    os.write(end, CONTENT[:150])
+    began, stop_after = time.monotonic(), 0.6
+    stream = open_input(str(pipe), lambda: time.monotonic() - began > stop_after)
+    chunks = stream.chunks()
+    assert next(chunks) + next(chunks) == CONTENT[:150]
+    with pytest.raises(InputStopped, match="150 bytes"):
+        next(chunks)
+    os.close(end)
+    stream.close()
 
 
 @pytest.mark.parametrize("cut", [1, 3, 10, 1000])

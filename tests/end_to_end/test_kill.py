@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,6 @@ from program import (
 )
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -198,6 +198,27 @@ def test_a_signal_stops_in_order(undisturbed: Undisturbed, number: int, code: in
     assert_sums(document)
     assert document["urls_total"] < undisturbed.document["urls_total"], "it was stopped in the middle"
     assert here("inspect", "--verify", "--data", data).code == 0
+    done = undisturbed.run(data)
+    assert done.code == 0, done.err
+    undisturbed.check(data, done.document)
+
+
+def test_a_signal_stops_a_run_that_waits_for_a_pipe(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    process = start("run", "-", "--data", data, "--json", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    content = b"".join(lines_of(undisturbed.source))[: 3 << 20]  # not all of it, so that the pipe stays open
+    process.stdin.buffer.write(content)
+    process.stdin.flush()
+    wait_for_work(process, data)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(60)
+    seconds = time.monotonic() - begun
+    stopped = finish(process)
+    assert code == 143, stopped.err
+    assert seconds < STOP_SECONDS
+    assert stopped.document["stopped"]
     done = undisturbed.run(data)
     assert done.code == 0, done.err
     undisturbed.check(data, done.document)
