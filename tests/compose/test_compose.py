@@ -11,6 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "sqlite-docs.jsonl.zst"
 PROJECT = "meguri-test"
+PROMETHEUS_PORT = 29090
 SERVICES = ("canonicalizer", "dedup", "prioritizer", "store", "monitor")
 
 pytestmark = pytest.mark.skipif(
@@ -44,7 +48,8 @@ class Compose:
         self.command += ["--project-name", PROJECT, "--file", str(ROOT / "docker-compose.yml")]
         self.ready_after = 0.0
         """Seconds from `up` until all services were ready."""
-        self.environment = {**os.environ, "MEGURI_TAG": "test", "KAFKA_PORT": "29094", "MONITOR_PORT": "26066"}
+        ports = {"KAFKA_PORT": "29094", "MONITOR_PORT": "26066", "PROMETHEUS_PORT": str(PROMETHEUS_PORT)}
+        self.environment = {**os.environ, "MEGURI_TAG": "test", **ports}
 
     def __call__(self, *arguments: str, timeout: float = 900) -> str:
         done = subprocess.run(
@@ -78,7 +83,7 @@ def compose() -> Iterator[Compose]:
         compose.ready_after = time.monotonic() - begun
         yield compose
     finally:
-        compose("down", "--volumes", "--timeout", "60")
+        compose("--profile", "*", "down", "--volumes", "--timeout", "60")
 
 
 def facts(partitions: dict[str, list[Any]]) -> dict[str, Any]:
@@ -93,6 +98,16 @@ def facts(partitions: dict[str, list[Any]]) -> dict[str, Any]:
     kept = sum(balance[name] for name in ("held", "pool", "sent", "written_off")) - balance["received"]
     assert kept == balance["minted"] > 0
     return {"urls": rows, "minted": balance["minted"]}
+
+
+def asked(expression: str) -> list[Any]:
+    """What Prometheus answers: samples."""
+    query = urllib.parse.urlencode({"query": expression})
+    with urllib.request.urlopen(f"http://127.0.0.1:{PROMETHEUS_PORT}/api/v1/query?{query}", timeout=10) as answer:
+        document = json.load(answer)
+    assert document["status"] == "success", document
+    found: list[Any] = document["data"]["result"]
+    return found
 
 
 def test_a_fleet_that_is_scaled_and_loses_its_broker_ends_as_an_embedded_run(
@@ -125,3 +140,20 @@ def test_a_fleet_that_is_scaled_and_loses_its_broker_ends_as_an_embedded_run(
     assert fleet["urls"] == alone["urls"]
     assert fleet["minted"] == alone["minted"] == document["cash_minted"]
     assert len(fleet["urls"]) == document["urls_total"]
+
+
+def test_the_dashboard_finds_its_figures_in_prometheus(compose: Compose, say) -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "meguri.json").read_bytes())
+    waiting = {target["expr"] for panel in dashboard["panels"] for target in panel["targets"]}
+    say("compose", f"{len(waiting)} expressions of the dashboard asked of Prometheus")
+    compose("up", "--detach", "--wait", "--wait-timeout", "240", "--scale", "dedup=1")
+    compose("run", "--rm", "-T", "meguri", "publish", f"/examples/{EXAMPLE}")
+    compose("--profile", "metrics", "up", "--detach", "--no-recreate", "prometheus")
+    deadline = time.monotonic() + 120
+    while waiting:
+        assert time.monotonic() < deadline, f"no samples for {sorted(waiting)}"
+        time.sleep(2)
+        try:
+            waiting = {expression for expression in waiting if not asked(expression)}
+        except (urllib.error.URLError, ConnectionError):
+            continue  # not up yet

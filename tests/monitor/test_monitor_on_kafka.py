@@ -26,9 +26,13 @@ from monitor_program import Speaker, make_topic, monitor_program
 from monitor_scene import Scene, message
 from test_prometheus import parse
 
+from meguri_common.errors import BusError
 from meguri_common.telemetry.kafka import KafkaEmitter
 from meguri_common.telemetry.model import WorkFigures
 from meguri_common.telemetry.sampling import InstanceName, instance_sample
+from meguri_monitor import broker
+from meguri_monitor.app import CHANGELOG_SETTINGS, changelog_topic
+from meguri_monitor.broker import TopicShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +74,16 @@ def test_a_topic_that_is_not_there_is_refused(kafka_bootstrap: str, tmp_path: Pa
     assert "meguri topics create" in done.stderr
 
 
+def test_the_topic_of_the_table_is_whole_once_it_is_made(kafka_bootstrap: str) -> None:
+    name = changelog_topic(fresh_prefix() + "monitor", 3)
+    shape = TopicShape(3, 1)
+    for _ in range(2):  # by a monitor that starts again, too
+        asyncio.run(broker.make_topic(kafka_bootstrap, name, shape, CHANGELOG_SETTINGS, {}))
+        assert asyncio.run(broker.shape_of(kafka_bootstrap, name, {})) == shape
+    with pytest.raises(BusError, match="replication"):
+        asyncio.run(broker.make_topic(kafka_bootstrap, name + "2", TopicShape(1, 9), CHANGELOG_SETTINGS, {}))
+
+
 def test_a_fleet_is_heard_through_loss_repeats_garbage_and_a_kill(kafka_bootstrap: str, tmp_path: Path) -> None:
     prefix = fresh_prefix()
     topic = f"{prefix}telemetry"
@@ -79,8 +93,8 @@ def test_a_fleet_is_heard_through_loss_repeats_garbage_and_a_kill(kafka_bootstra
     speaker = Speaker(kafka_bootstrap, topic, scene, begin)
     luck = random.Random(5)
     log = tmp_path / "log"
+    speaker.speak(begin + 10)  # a fleet may be there first
     with monitor_program(kafka_bootstrap, prefix, tmp_path, log) as program:
-        speaker.speak(begin + 10)
         speaker.say("dedup", b"garbage\n\n{}")
         # A fifth is lost and a fifth comes twice; what a report is missing the next ones make good.
         speaker.speak(begin + 130, passes=lambda: luck.choice([0, 1, 1, 1, 2]))

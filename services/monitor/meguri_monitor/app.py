@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from meguri_monitor.broker import TopicShape
     from meguri_monitor.state import Suspects
 
-__all__ = ["Monitor", "MonitorSettings", "Stalled", "monitor_app"]
+__all__ = ["CHANGELOG_SETTINGS", "Monitor", "MonitorSettings", "Stalled", "changelog_topic", "monitor_app"]
 
 _log = logging.getLogger(__name__)
 _LOOK_AT_STORE_EVERY = 30.0
@@ -38,6 +38,9 @@ _OLD = KEPT_SECONDS
 
 
 _LOOK_AFTER_ITSELF_EVERY = 20.0
+
+CHANGELOG_SETTINGS = {"cleanup.policy": "compact,delete", "retention.ms": str(round(1000 * KEPT_SECONDS))}
+"""Of the topic that keeps the table."""
 
 
 class Stalled(Exception):
@@ -65,6 +68,16 @@ class MonitorSettings:
     """Settings of librdkafka, for TLS and SASL."""
 
 
+def _table_name(partitions: int) -> str:
+    # A table's changelog must have as many partitions as the topic, so one of another number is another table.
+    return f"spans-{partitions}"
+
+
+def changelog_topic(group: str, partitions: int) -> str:
+    """Name of the topic in which Faust keeps the table of an application that listens to so many partitions."""
+    return f"{group}-{_table_name(partitions)}-changelog"
+
+
 class Monitor:
     """What the agent writes and the views read; all on one event loop."""
 
@@ -79,8 +92,7 @@ class Monitor:
         self._places: dict[int, int] = {}
         self._idle: dict[int, int] = {}
         self._away = False
-        # Its changelog must have as many partitions as the topic, so one of another number is another table.
-        table = app.Table(f"spans-{partitions}", default=dict, partitions=partitions)
+        table = app.Table(_table_name(partitions), default=dict, partitions=partitions)
         self._spans = table.tumbling(SPAN_SECONDS, expires=KEPT_SECONDS)
 
     def take(self, message: bytes, partition: int, offset: int, written: float, now: float) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from faust import SASLCredentials, SSLCredentials
 
 from meguri_common.errors import BusError, ConfigError
@@ -18,9 +18,10 @@ from meguri_common.errors import BusError, ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-__all__ = ["TopicShape", "credentials", "ends_of", "shape_of"]
+__all__ = ["TopicShape", "credentials", "ends_of", "make_topic", "shape_of"]
 
 _PATIENCE = 10.0
+_LOOK_AGAIN_AFTER = 0.1
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -107,6 +108,44 @@ async def shape_of(bootstrap: str, topic: str, client: Mapping[str, str]) -> Top
             return TopicShape(len(partitions), max((len(each["replicas"]) for each in partitions), default=1))
         finally:
             await admin.close()
+
+
+async def make_topic(
+    bootstrap: str, topic: str, shape: TopicShape, settings: Mapping[str, str], client: Mapping[str, str]
+) -> None:
+    """Create a topic where there is none, and wait until the brokers know its partitions.
+
+    Args:
+        bootstrap: HOST:PORT of brokers, separated by commas.
+        topic: its name on the cluster.
+        shape: what it is to have.
+        settings: of the topic, by Kafka's names.
+        client: librdkafka's settings.
+
+    Raises:
+        BusError: no broker answers, the topic is refused, or it doesn't come up in time.
+        ConfigError: see `credentials`.
+    """
+    async with _answering(bootstrap):
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **_client_settings(client))
+        try:
+            await admin.start()
+            if topic in await admin.list_topics():
+                return
+            wanted = NewTopic(topic, shape.partitions, shape.replicas, topic_configs=dict(settings))
+            answer = await admin.create_topics([wanted])
+            for _, code, *detail in answer.topic_errors:
+                if code not in (0, TopicAlreadyExistsError.errno):
+                    raise for_code(code)(f"{topic}: {next(iter(detail), None)}")
+            while not await _has_leaders(admin, topic, shape.partitions):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(_LOOK_AGAIN_AFTER)
+        finally:
+            await admin.close()
+
+
+async def _has_leaders(admin: AIOKafkaAdminClient, topic: str, partitions: int) -> bool:
+    (found,) = await admin.describe_topics([topic])
+    return len(found["partitions"]) == partitions and all(each["leader"] >= 0 for each in found["partitions"])
 
 
 async def ends_of(bootstrap: str, topic: str, partitions: int, client: Mapping[str, str]) -> dict[int, int]:

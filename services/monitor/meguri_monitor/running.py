@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.errors import KafkaError
 
 from meguri_common.errors import BusError, ConfigError, MeguriError
-from meguri_monitor.app import Stalled, monitor_app
-from meguri_monitor.broker import shape_of
+from meguri_monitor.app import CHANGELOG_SETTINGS, Stalled, changelog_topic, monitor_app
+from meguri_monitor.broker import make_topic, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +88,9 @@ async def _serve(settings: MonitorSettings, ended: asyncio.Future[int], served: 
             f"make the topics first (meguri topics create --bootstrap {settings.bootstrap})"
         )
         raise BusError(msg)
+    # Nor does Faust wait for the topic of its table: the first message that came before it would end the application.
+    changelog = changelog_topic(settings.group, shape.partitions)
+    await make_topic(settings.bootstrap, changelog, shape, CHANGELOG_SETTINGS, settings.client or {})
     with tempfile.TemporaryDirectory(prefix="meguri-monitor-") as scratch:
         app = monitor_app(settings, shape, Path(scratch))
         try:
