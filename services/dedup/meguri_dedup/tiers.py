@@ -14,7 +14,7 @@ from meguri_common.filters.layer import Layer
 from meguri_common.filters.sizing import blocks_for, shape_for
 from meguri_dedup.budget import Shares, divide, filter_bits, next_capacity
 from meguri_dedup.exact import ExactTable
-from meguri_dedup.kernels.exact import DEFER, INSERT, OPEN, merge_keys, settle_keys
+from meguri_dedup.kernels.exact import DEFER, INSERT, OPEN, TRUST, merge_keys, merge_resident, settle_keys
 from meguri_dedup.kernels.runs import fill_rows, table_rows
 from meguri_dedup.pages import zeroed_words
 from meguri_dedup.rows import keys_of_rows
@@ -172,18 +172,24 @@ class Tiers:
                 mode |= DEFER
                 if self._open.size < n:
                     self._open = np.zeros(n, np.int64)
-            done = merge_keys(
-                bloom.words,
-                bloom.probes,
-                table.table,
-                table.log,
-                room,
-                table.counts,
-                self.cache,
-                self._open,
-                *rest,
-                mode,
-            )
+            if mode & (TRUST | DEFER):
+                done = merge_keys(
+                    bloom.words,
+                    bloom.probes,
+                    table.table,
+                    table.log,
+                    room,
+                    table.counts,
+                    self.cache,
+                    self._open,
+                    *rest,
+                    mode,
+                )
+            else:
+                insert = bool(mode & INSERT)
+                done = merge_resident(
+                    bloom.words, bloom.probes, table.table, table.log, room, table.counts, *rest, insert
+                )
             del bloom, table  # they may be made anew, and there is no memory for two
             if self.table.counts[OPEN]:
                 self._settle(*rest, insert=bool(mode & INSERT))

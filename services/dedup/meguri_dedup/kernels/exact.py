@@ -1,4 +1,4 @@
-"""Filter and exact table in one pass over a batch of keys.
+"""Exact table and filter in one pass over a batch of keys.
 
 The table is open addressing with linear probing: slot i is words 2i (host key) and 2i + 1 (path key), both 0 if it is
 empty; the one key that is (0, 0) is kept apart. A key's search begins at the top bits of its hash: slots are nearly in
@@ -34,6 +34,7 @@ __all__ = [
     "ZERO",
     "list_keys",
     "merge_keys",
+    "merge_resident",
     "settle_keys",
     "split_table",
 ]
@@ -48,6 +49,11 @@ call. The last one is the number of places."""
 
 WAYS = 4
 """Keys in a line of the cache."""
+
+_AT_ONCE = 256
+"""Keys looked up before the new ones among them go to the filter: by then its blocks have come."""
+_LINE = 8
+"""Words of a line of the processor's cache. A search for a free slot goes on into the next one more often than not."""
 
 _0 = np.uint64(0)
 _1 = np.uint64(1)
@@ -79,6 +85,107 @@ def _cached(cache: NDArray[np.uint64], line: np.uint64, h: np.uint64, p: np.uint
 
 
 @kernel
+def merge_resident(
+    words: NDArray[np.uint64],
+    k: int,
+    table: NDArray[np.uint64],
+    log: NDArray[np.uint64],
+    room: int,
+    counts: NDArray[np.int64],
+    host: NDArray[np.uint64],
+    path: NDArray[np.uint64],
+    seen: NDArray[np.bool_],
+    insert: bool,
+) -> int:
+    """What `merge_keys` does where the table has all keys: it alone decides, and the filter is only told.
+
+    A key that is in costs one line of memory and a new one two, where asking the filter first costs all of them two.
+    The counts come out the same: a key that is in is one that the filter knows, and a new one is a false hit if it
+    sets no bit.
+
+    Args:
+        words: bits of the filter's blocks, (8 * blocks,).
+        k: probes of the filter.
+        table: slots of two words, their number a power of two; never full.
+        log: takes the new keys in order, host and path in turn.
+        room: keys that filter, table and log have room for.
+        counts: by the names above, (COUNTS,).
+        host: host keys.
+        path: path keys.
+        seen: the verdicts.
+        insert: add new keys.
+    """
+    n = seen.size
+    blocks = np.uint64(words.size // 8)
+    mask = np.uint64(table.size // 2 - 1)
+    shift = _home_shift(table)
+    hashes = np.empty(n, np.uint64)
+    for i in range(n):  # apart from the look-ups, so that it is vectorised
+        hashes[i] = hash_key(host[i], path[i])
+    new = np.empty(_AT_ONCE, np.uint64)
+    keys = counts[KEYS]
+    logged = counts[LOGGED]
+    probes = counts[PROBES]
+    false_hits = counts[FALSE_HITS]
+    done = np.int64(n)
+    for start in range(0, n, _AT_ONCE):
+        added = np.int64(0)
+        for i in range(start, min(start + _AT_ONCE, n)):
+            if i + AHEAD < n:
+                home = np.int64((hashes[np.uint64(i + AHEAD)] >> shift) << _1)
+                prefetch(table, home)
+                prefetch(table, home + _LINE)
+            row = np.uint64(i)
+            h = host[row]
+            p = path[row]
+            at = hashes[row] >> shift
+            found = False
+            if h | p == _0:
+                found = counts[ZERO] != 0
+            else:
+                while True:
+                    there = table[at << _1]
+                    beside = table[(at << _1) | _1]
+                    if there == h and beside == p:
+                        found = True
+                        break
+                    if there | beside == _0:
+                        break
+                    at = (at + _1) & mask
+            seen[row] = found
+            if found:
+                probes += 1
+            elif insert:
+                if keys >= room:
+                    done = np.int64(i)
+                    break
+                if h | p == _0:
+                    counts[ZERO] = 1
+                else:
+                    table[at << _1] = h
+                    table[(at << _1) | _1] = p
+                log[2 * logged] = h
+                log[2 * logged + 1] = p
+                keys += 1
+                logged += 1
+                prefetch(words, np.int64(block_of(hashes[row], blocks)))
+                new[added] = hashes[row]
+                added += 1
+        for i in range(added):
+            known = set_block(words, block_of(new[i], blocks), new[i], k) == _0
+            probes += np.int64(known)
+            false_hits += np.int64(known)
+        if done < n:
+            break
+    counts[KEYS] = keys
+    counts[LOGGED] = logged
+    counts[PROBES] = probes
+    counts[FALSE_HITS] = false_hits
+    counts[OPEN] = 0
+    return int(done)
+
+
+@kernel
 def merge_keys(
     words: NDArray[np.uint64],
     k: int,
@@ -95,8 +202,9 @@ def merge_keys(
 ) -> int:
     """seen[i] = whether key i was in before its turn; new ones are added if `mode` says so. Columns (n,).
 
-    Stops in front of a new key that there is no room for; gives how many keys were dealt with. With DEFER, a key that
-    the filter knows and neither cache nor table has is left open, for the runs on disk to decide.
+    The filter is asked first: keys are in runs too, or its word is trusted. Stops in front of a new key that there is
+    no room for; gives how many keys were dealt with. With DEFER, a key that the filter knows and neither cache nor
+    table has is left open, for the runs on disk to decide.
 
     Args:
         words: bits of the filter's blocks, (8 * blocks,).
@@ -151,7 +259,9 @@ def merge_keys(
         if t + AHEAD < count:
             ahead = todo[t + AHEAD] if thinned else np.uint64(t + AHEAD)
             prefetch(words, np.int64(firsts[ahead]))
-            prefetch(table, np.int64((hashes[ahead] >> shift) << _1))
+            home = np.int64((hashes[ahead] >> shift) << _1)
+            prefetch(table, home)
+            prefetch(table, home + _LINE)
         at = hashes[row] >> shift
         h = host[row]
         p = path[row]
