@@ -24,12 +24,12 @@ __all__ = ["inspect", "say_path"]
 )
 @json_option
 def inspect(data: Path, count: int, *, verify: bool, rejects: bool, as_json: bool) -> None:
-    """Look into the files of a data folder and verify them.
+    """Look into the files of a data folder, or of a fleet's state root, and verify them.
 
     Shows the campaign's identity, snapshots and generations, the figures of the seen-sets (counted since
-    the campaign began), and what each topic keeps. With --json one object: {"identity", "services", "generations",
-    "seen_set", "topics"}; with --verify {"ok": true, "manifests", "files", "generations", "urls"}; with --rejects
-    {"rejected", "rejects": [...]}.
+    the campaign began), and what each topic keeps (of a fleet, meguri lag tells that). With --json one object:
+    {"identity", "services", "generations", "seen_set", "topics"}; with --verify {"ok": true, "manifests", "files",
+    "generations", "urls"}; with --rejects {"rejected", "rejects": [...]}.
 
     \b
     Exit codes: 0 done; 2 wrong use; 4 the data folder can't be used, or --verify found a file that
@@ -41,33 +41,57 @@ def inspect(data: Path, count: int, *, verify: bool, rejects: bool, as_json: boo
       meguri inspect --data ./meguri-data --verify
       meguri inspect --data ./meguri-data --rejects -n 100
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
-    from meguri.embedded.inspection import (  # noqa: PLC0415 - --help must not pay for numba
-        inspect_folder,
-        rejects_of,
-        verify_folder,
-    )
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.fleet.campaign import CAMPAIGN_FILE  # noqa: PLC0415 - --help must not pay for numba
 
     if verify and rejects:
         raise click.UsageError("--verify and --rejects are two questions: ask one at a time")
-    with open_view(data) as view:
+    if (data / CAMPAIGN_FILE).is_file():
         if rejects:
-            total, found = rejects_of(view, count)
-            document: dict[str, Any] = {"rejected": total, "rejects": found}
-            lines = _reject_lines(found)
-            if not as_json:
-                click.echo(f"{total:,} events rejected, {len(found):,} listed", err=True)
-        elif verify:
-            document = {"ok": True, **verify_folder(view, say_path)}
-            lines = [", ".join(f"{value:,} {name}" for name, value in document.items() if name != "ok") + ": all whole"]
-        else:
-            document = inspect_folder(view)
-            lines = _lines(document)
+            raise click.UsageError(f"{data} is a fleet's state root: its rejects are a topic; see meguri rejects list")
+        document, lines = _of_a_fleet(data, verify=verify)
+    else:
+        document, lines = _of_a_folder(data, count, verify=verify, rejects=rejects, as_json=as_json)
     if as_json:
         print_json(document)
         return
     for line in lines:
         click.echo(line)
+
+
+def _of_a_fleet(data: Path, *, verify: bool) -> tuple[dict[str, Any], list[str]]:
+    from meguri.fleet.inspection import inspect_root, verify_root  # noqa: PLC0415 - see above
+    from meguri.fleet.view import open_fleet_view  # noqa: PLC0415 - see above
+
+    with open_fleet_view(data) as view:
+        if verify:
+            found = verify_root(view, say_path)
+            return {"ok": True, **found}, [_verified(found)]
+        document = inspect_root(view)
+        return document, _lines(document)
+
+
+def _of_a_folder(
+    data: Path, count: int, *, verify: bool, rejects: bool, as_json: bool
+) -> tuple[dict[str, Any], list[str]]:
+    from meguri.embedded.inspection import inspect_folder, rejects_of, verify_folder  # noqa: PLC0415 - see above
+    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+
+    with open_view(data) as view:
+        if rejects:
+            total, found = rejects_of(view, count)
+            if not as_json:
+                click.echo(f"{total:,} events rejected, {len(found):,} listed", err=True)
+            return {"rejected": total, "rejects": found}, _reject_lines(found)
+        if verify:
+            read = verify_folder(view, say_path)
+            return {"ok": True, **read}, [_verified(read)]
+        document = inspect_folder(view)
+        return document, _lines(document)
+
+
+def _verified(read: dict[str, int]) -> str:
+    counted = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in read.items())
+    return f"{counted}: all whole"
 
 
 def say_path(path: str) -> None:
@@ -90,12 +114,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += _indented([(name, str(value)) for name, value in found["identity"].items()])
     for service, partitions in found["services"].items():
         lines += ["", f"service {service}"]
-        lines += _indented(
-            [
-                (f"partition {row['partition']}", f"read to {row['committed']}", f"{row['lag']} to read", *_kept(row))
-                for row in partitions
-            ]
-        )
+        lines += _indented([(f"partition {row['partition']}", *_progress(row), *_kept(row)) for row in partitions])
     lines += ["", "generations"]
     lines += _indented(
         [
@@ -115,6 +134,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         [_seen("all", found["seen_set"])]
         + [_seen(f"partition {row['partition']}", row) for row in found["seen_set"]["partitions"] if row["keys"]]
     )
+    if "topics" not in found:  # of a fleet: they are the brokers'
+        return lines
     lines += ["", "topics"]
     lines += _indented(
         [
@@ -123,6 +144,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
         ]
     )
     return lines
+
+
+def _progress(row: dict[str, Any]) -> tuple[str, ...]:
+    return (f"read to {row['committed']}", f"{row['lag']} to read") if "committed" in row else ()
 
 
 def _kept(row: dict[str, Any]) -> tuple[str, str]:

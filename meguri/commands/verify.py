@@ -20,7 +20,7 @@ __all__ = ["verify"]
 @data_option
 @json_option
 def verify(data: Path, *, as_json: bool) -> None:
-    """Read everything in a data folder against what it says about itself.
+    """Read everything in a data folder, or in a fleet's state root, against what it says about itself.
 
     The pages of the bus; the checksum of every snapshot and of every file that it names; of each generation every page,
     the order of its rows, their values and counts, where each host begins, and whether the filter holds every key;
@@ -36,18 +36,27 @@ def verify(data: Path, *, as_json: bool) -> None:
       meguri verify --data ./meguri-data --json
     """  # noqa: D301 - backslash-b keeps click from filling the paragraph
     from meguri.commands.inspect import say_path  # noqa: PLC0415 - --help must not pay for it
-    from meguri.embedded.inspection import verify_folder  # noqa: PLC0415 - see above
-    from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+    from meguri.fleet.campaign import CAMPAIGN_FILE  # noqa: PLC0415 - see above
 
     began = time.monotonic()
-    with open_view(data) as view:
-        found = verify_folder(view, say_path)
+    if (data / CAMPAIGN_FILE).is_file():
+        from meguri.fleet.inspection import verify_root  # noqa: PLC0415 - see above
+        from meguri.fleet.view import open_fleet_view  # noqa: PLC0415 - see above
+
+        with open_fleet_view(data) as root:
+            found = verify_root(root, say_path)
+    else:
+        from meguri.embedded.inspection import verify_folder  # noqa: PLC0415 - see above
+        from meguri.embedded.view import open_view  # noqa: PLC0415 - see above
+
+        with open_view(data) as view:
+            found = verify_folder(view, say_path)
     seconds = time.monotonic() - began
     rate = round(found["urls"] / seconds) if seconds else 0
     if as_json:
         figures = {"seconds": round(seconds, 3), "rows_per_second": rate, "peak_memory": peak_memory()}
         print_json({"ok": True, **found, **figures})
         return
-    rows = [(name, f"{count:,}", "") for name, count in found.items()]
+    rows = [(name.replace("_", " "), f"{count:,}", "") for name, count in found.items()]
     summary([*rows, ("speed", f"{rate:,} rows/s", f"{seconds:.1f} s")])
     click.echo("\nall whole")

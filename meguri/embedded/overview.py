@@ -14,8 +14,10 @@ from meguri_common.topics import DELTAS, FRONTIER, LINKS, PAGES, REJECTS
 
 if TYPE_CHECKING:
     from meguri.embedded.view import View
+    from meguri.inspecting import Inspected
+    from meguri_common.bus.port import RowBus
 
-__all__ = ["overview", "services_of", "topics_of"]
+__all__ = ["counts_of", "overview", "rejected_events", "services_of", "topics_of"]
 
 _ATTEMPTS = 3
 _SPENT = "campaign/spent"
@@ -35,8 +37,26 @@ def overview(view: View) -> dict[str, Any]:
 
 def _counts(view: View) -> dict[str, Any]:
     bus = view.campaign.bus
+    spent = msgspec.json.decode(bus.get(_SPENT) or b"{}")
+    return {
+        **counts_of(view, rejected_events(bus)),
+        "seconds": round(spent.get("seconds", 0.0), 3),
+        "cpu_seconds": round(spent.get("cpu_seconds", 0.0), 3),
+        "services": services_of(view),
+        "topics": topics_of(view),
+        "bus_bytes": _bus_bytes(view),
+    }
+
+
+def rejected_events(bus: RowBus) -> int:
+    """Public events among the rejects."""
+    return bus.watermarks(TopicPartition(REJECTS, 0))[1]
+
+
+def counts_of(view: Inspected, events_rejected: int) -> dict[str, Any]:
+    """Totals, and records by status, by the reason why they are parked, and by source."""
     stores = view.partitions("store")
-    totals = totals_of(view.partitions("dedup"), view.partitions("prioritizer"), stores, bus)
+    totals = totals_of(view.partitions("dedup"), view.partitions("prioritizer"), stores, events_rejected)
     status: dict[str, int] = {}
     reason: dict[str, int] = {}
     sources = np.zeros(len(Source), np.int64)
@@ -48,17 +68,11 @@ def _counts(view: View) -> dict[str, Any]:
         for why, count in counted.by_reason.items():
             reason[why.name.lower()] = reason.get(why.name.lower(), 0) + count
         sources += _sources(store, shard)
-    spent = msgspec.json.decode(bus.get(_SPENT) or b"{}")
     return {
         **msgspec.to_builtins(totals),
-        "seconds": round(spent.get("seconds", 0.0), 3),
-        "cpu_seconds": round(spent.get("cpu_seconds", 0.0), 3),
         "by_status": status,
         "by_park_reason": reason,
         "by_source": {source.name.lower(): int(sources[source]) for source in Source},
-        "services": services_of(view),
-        "topics": topics_of(view),
-        "bus_bytes": _bus_bytes(view),
     }
 
 

@@ -11,6 +11,7 @@ import msgspec
 from meguri.embedded.driver import RoundDriver
 from meguri.embedded.ingest import Ingest, operator_events
 from meguri.embedded.inputs import open_input
+from meguri.embedded.overview import rejected_events
 from meguri.embedded.totals import Totals, since, totals_of
 from meguri_common.errors import InputUnreadable
 
@@ -132,7 +133,7 @@ def _publish(
 def _totals(campaign: Campaign, driver: RoundDriver) -> Totals:
     # Before a run and after a stop, shards hold what they haven't compacted: a stop must not wait for its merge.
     dedup, prioritizer, store = (driver.partitions(name) for name in ("dedup", "prioritizer", "store"))
-    return totals_of(dedup, prioritizer, store, campaign.bus, merged=False)
+    return totals_of(dedup, prioritizer, store, rejected_events(campaign.bus), merged=False)
 
 
 def _spend(campaign: Campaign, seconds: float, cpu_seconds: float) -> _Spent:

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meguri_common.bus.port import TopicPartition
 from meguri_common.records import LINK_REJECT_REASONS, Status
-from meguri_common.topics import REJECTS
 from meguri_store.queries import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meguri_common.bus.port import RowBus
     from meguri_common.runtime.partition import LoadedPartition
 
 __all__ = ["Totals", "shard_of", "since", "totals_of"]
@@ -48,7 +45,7 @@ def totals_of(
     dedup: Iterable[LoadedPartition],
     prioritizer: Iterable[LoadedPartition],
     store: Iterable[LoadedPartition],
-    bus: RowBus,
+    events_rejected: int,
     *,
     merged: bool = True,
 ) -> Totals:
@@ -58,7 +55,7 @@ def totals_of(
         dedup: its partitions.
         prioritizer: its partitions.
         store: its partitions.
-        bus: where rejects are.
+        events_rejected: public events among the rejects.
         merged: merge what shards have not compacted yet, which takes time with their size. Otherwise they tell what
             they know without (see `meguri_store.service.Totals`); it is the same once they are compacted.
     """
@@ -82,7 +79,7 @@ def totals_of(
         urls_total=urls,
         hosts=sum(hosts for _, hosts, _ in stored),
         urls_trapped=sum(trapped for _, _, trapped in stored),
-        events_rejected=bus.watermarks(TopicPartition(REJECTS, 0))[1],
+        events_rejected=events_rejected,
         cash_total=total("held", cash) + total("pool", cash) + in_flight + total("written_off", cash),
         cash_minted=total("minted", cash),
         store_bytes=size,

@@ -21,11 +21,14 @@ from meguri_common.runtime.files import LocalFiles
 from meguri_store.service import store_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from meguri.embedded.campaign import Campaign
+    from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.partition import LoadedPartition
+    from meguri_common.runtime.service import ServiceSpec
+    from meguri_common.runtime.snapshots import SnapshotStore
 
 __all__ = ["View", "open_view"]
 
@@ -52,6 +55,20 @@ class View:
         )
         self.campaign = replace(campaign, around=replace(campaign.around, files=files), specs=specs)
         self._loaded: dict[tuple[str, int], LoadedPartition] = {}
+
+    @property
+    def files(self) -> FileSystem:
+        """The data folder's files."""
+        return self.campaign.around.files
+
+    @property
+    def specs(self) -> Sequence[ServiceSpec]:
+        """The services."""
+        return self.campaign.specs
+
+    def snapshots(self, spec: ServiceSpec, number: int) -> SnapshotStore:
+        """The snapshots of a partition."""
+        return self.campaign.around.snapshots(spec, number)
 
     def partition(self, service: str, number: int) -> LoadedPartition:
         """A partition as committed; the same object each time.

@@ -15,10 +15,12 @@ from meguri_common.runtime.partition import LoadedPartition
 from meguri_common.runtime.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from meguri.fleet.campaign import FleetCampaign
+    from meguri_common.runtime.files import FileSystem
+    from meguri_common.runtime.service import ServiceSpec
 
 __all__ = ["FleetView", "open_fleet_view"]
 
@@ -43,6 +45,22 @@ class FleetView:
         specs = service_specs(campaign.identity, campaign.policy, self._files, secrets.token_hex, {})
         self._specs = {spec.name: spec for spec in specs}
         self._loaded: dict[tuple[str, int], LoadedPartition] = {}
+
+    @property
+    def files(self) -> FileSystem:
+        """The state root's files."""
+        return self._files
+
+    @property
+    def specs(self) -> Sequence[ServiceSpec]:
+        """The services."""
+        return list(self._specs.values())
+
+    def snapshots(self, spec: ServiceSpec, number: int) -> SnapshotStore:
+        """The snapshots of a partition."""
+        # Only looks: names, times and grace are for those who write.
+        folders = spec.folders(number)
+        return SnapshotStore(self._files, spec.name, number, token=str, now=time.time, grace=0.0, folders=folders)
 
     def partition(self, service: str, number: int) -> LoadedPartition:
         """A partition as its newest whole snapshot has it, empty if it has none; the same object each time.
@@ -70,10 +88,7 @@ class FleetView:
 
     def _look(self, service: str, number: int) -> LoadedPartition:
         spec = self._specs[service]
-        # Only looks: names, times and grace are for those who write.
-        store = SnapshotStore(
-            self._files, service, number, token=str, now=time.time, grace=0.0, folders=spec.folders(number)
-        )
+        store = self.snapshots(spec, number)
         for _ in range(_ATTEMPTS):
             whole = store.whole()
             best = whole[0] if whole else None

@@ -526,6 +526,39 @@ def test_a_state_root_answers_as_a_data_folder_does(small: SimpleNamespace, stat
         assert asked(state_root, "explain", url) == asked(small.data, "explain", url)
 
 
+def test_a_state_root_is_summed_up_and_inspected_as_a_data_folder_is(small: SimpleNamespace, state_root: Path) -> None:
+    ours, theirs = asked(state_root, "stats"), asked(small.data, "stats")
+    assert ours == {name: value for name, value in theirs.items() if name in ours}
+    assert {"pages", "links_new", "by_status", "cash_total"} <= set(ours)
+    assert not {"events_rejected", "services", "topics"} & set(ours), "these are the brokers' to tell"
+    ours, theirs = asked(state_root, "inspect"), asked(small.data, "inspect")
+    assert set(theirs) - set(ours) == {"topics"}
+    for part in ("identity", "generations", "seen_set"):
+        assert ours[part] == theirs[part]
+    for service, partitions in ours["services"].items():
+        assert [row["snapshots"] for row in partitions] == [row["snapshots"] for row in theirs["services"][service]]
+    for command in ("stats", "inspect"):
+        assert run_command(command, "--data", str(state_root)).code == 0
+
+
+def test_a_state_root_is_verified(small: SimpleNamespace, state_root: Path) -> None:
+    for command in (["verify"], ["inspect", "--verify"]):
+        ours, theirs = asked(state_root, *command), asked(small.data, *command)
+        for name in ("ok", "manifests", "files", "generations", "urls"):
+            assert ours[name] == theirs[name]
+        assert ours["without_snapshot"] == 0
+    done = run_command("inspect", "--rejects", "--data", str(state_root))
+    assert done.code == 2
+    assert "meguri rejects list" in done.err
+    damaged = next((state_root / "store").glob("shard-*/g*/hosts.parquet"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 255
+    damaged.write_bytes(content)
+    done = run_command("verify", "--data", str(state_root))
+    assert done.code == 4
+    assert "hosts.parquet" in done.err
+
+
 def test_a_state_root_without_snapshots_is_an_empty_frontier(state_root: Path) -> None:
     shutil.rmtree(state_root / "state")
     assert exported(state_root) == {}

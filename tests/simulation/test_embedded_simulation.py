@@ -16,7 +16,7 @@ from meguri_common.bus.simulated import Faults
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BATCHES, BATCH = 12, 10
+BATCHES, BATCH = 8, 12
 FAULTS = ("killed", "power failure", "killed at file.write", "killed at bus.read", "OutcomeUnknown")
 
 

@@ -14,7 +14,7 @@ from sim_world import expected, generate_events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BATCHES, BATCH = 12, 20
+BATCHES, BATCH = 8, 20
 FAULTS = (
     "kill",
     "pause",
