@@ -144,12 +144,11 @@ def merge_resident(
                 found = counts[ZERO] != 0
             else:
                 while True:
-                    there = table[at << _1]
                     beside = table[(at << _1) | _1]
-                    if there == h and beside == p:
+                    if beside == p and table[at << _1] == h:
                         found = True
                         break
-                    if there | beside == _0:
+                    if beside == _0 and table[at << _1] == _0:
                         break
                     at = (at + _1) & mask
             seen[row] = found
