@@ -10,6 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from meguri_common.filters.layer import Layer, key_columns
+from meguri_dedup.exact import ExactTable
+from meguri_dedup.kernels.exact import settle_keys
+from meguri_dedup.kernels.growth import fill_blocks
 from meguri_dedup.seen_set import SeenSet
 
 ALL_BITS = (1 << 64) - 1
@@ -138,6 +142,27 @@ def test_state_depends_on_the_keys_alone(batch):
         parts.insert_batch(host[start : start + batch], path[start : start + batch])
     assert parts.stats() == whole.stats() | {"batches": -(-5000 // batch)}
     assert np.array_equal(parts.keys(), whole.keys())
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 700, 3000])
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_filter_made_of_a_table_has_the_bits_of_one_that_keys_are_added_to(count, zero):
+    host, path = random_keys(8, count)
+    if zero:
+        host, path = np.append(host, np.uint64(0)), np.append(path, np.uint64(0))
+    host, path = key_columns(host, path)
+    table = ExactTable()
+    table.grow(host.size)
+    settle_keys(
+        table.table, table.log, table.counts, host, path, np.arange(host.size), np.zeros(host.size, np.bool_), True
+    )
+    made, added = Layer.sized(3001, 0.01), Layer.sized(3001, 0.01)
+    fill_blocks(made.words, made.probes, table.table, table.counts)
+    assert added.add(host, path, np.zeros(host.size, np.bool_)) == host.size
+    assert np.array_equal(made.words, added.words)
+    before = sorted(map(tuple, np.concatenate(list(table.pairs())).tolist()))
+    table.grow(4 * len(before) + 4096)
+    assert sorted(map(tuple, np.concatenate(list(table.pairs())).tolist())) == before
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.01, 0.001, 0.0001])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meguri_common.filters.kernels.bloom import add_keys, fill_pairs, probe_keys
+from meguri_common.filters.kernels.bloom import add_keys, probe_keys
 from meguri_common.filters.sizing import blocks_for, check_size, expected_bits, shape_for
 
 if TYPE_CHECKING:
@@ -81,14 +81,6 @@ class Layer:
             fresh[:] = self.words
             self.words = fresh
         return add_keys(self.words, self.probes, host, path, found, self.capacity, self._full_bits, self.counts)
-
-    def fill(self, pairs: NDArray[np.uint64]) -> None:
-        """Add distinct keys, at most as many as there is room for, without asking which are in.
-
-        The short way to make a layer from keys that are kept elsewhere. pairs (n, 2): host and path of each.
-        """
-        fill_pairs(self.words, self.probes, pairs)
-        self.counts[0] += len(pairs)
 
     def probe(self, host: NDArray[np.uint64], path: NDArray[np.uint64], found: NDArray[np.bool_]) -> None:
         """found[i] |= whether key i may be in; shapes (n,)."""

@@ -15,10 +15,9 @@ from meguri_dedup.kernels.exact import (
     PROBES,
     TRUSTED,
     ZERO,
-    list_keys,
     settle_keys,
-    split_table,
 )
+from meguri_dedup.kernels.growth import list_keys, split_table
 from meguri_dedup.pages import zeroed_words
 
 if TYPE_CHECKING:

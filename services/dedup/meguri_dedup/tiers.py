@@ -15,6 +15,7 @@ from meguri_common.filters.sizing import blocks_for, shape_for
 from meguri_dedup.budget import Shares, divide, filter_bits, next_capacity
 from meguri_dedup.exact import ExactTable
 from meguri_dedup.kernels.exact import DEFER, INSERT, OPEN, TRUST, merge_keys, merge_resident, settle_keys
+from meguri_dedup.kernels.growth import fill_blocks
 from meguri_dedup.kernels.runs import fill_rows, table_rows
 from meguri_dedup.pages import zeroed_words
 from meguri_dedup.rows import keys_of_rows
@@ -89,8 +90,7 @@ class Tiers:
             for run in self.drum.runs if self.drum else ():
                 for piece in run.pieces():
                     fill_rows(layer.words, layer.probes, piece)
-            for pairs in self.table.pairs():
-                layer.fill(pairs)
+            fill_blocks(layer.words, layer.probes, self.table.table, self.table.counts)
             self._filter = layer
         return self._filter
 
@@ -221,8 +221,7 @@ class Tiers:
                 self.forget_filter()  # not two at a time: memory is short
             else:
                 larger = _layer(self._capacity, self.fp_rate)
-                for pairs in self.table.pairs():
-                    larger.fill(pairs)
+                fill_blocks(larger.words, larger.probes, self.table.table, self.table.counts)
                 self._filter = larger
             self.share_memory()
 

@@ -22,7 +22,6 @@ __all__ = [
     "AHEAD",
     "add_keys",
     "block_of",
-    "fill_pairs",
     "hash_key",
     "mix",
     "probe_block",
@@ -46,9 +45,6 @@ _TO_BIT = np.uint64(3)
 _BIT = np.uint64(63)
 _DRAWS = 6
 """Draws of one random number: a constant, so that the compiler unrolls them."""
-
-_FILL = 256
-"""Keys whose blocks are asked for at once when a filter is made: they fit the innermost cache."""
 
 
 @inline_kernel
@@ -183,20 +179,3 @@ def add_keys(
     counts[0] = keys
     counts[1] = bits
     return done
-
-
-@kernel
-def fill_pairs(words: NDArray[np.uint64], k: int, pairs: NDArray[np.uint64]) -> None:
-    """Add keys to a filter that is being made; pairs (n, 2) are the host and path key of each."""
-    blocks = np.uint64(words.size // 8)
-    hashes = np.empty(_FILL, np.uint64)
-    firsts = np.empty(_FILL, np.uint64)
-    for start in range(0, len(pairs), _FILL):
-        count = min(_FILL, len(pairs) - start)
-        for i in range(count):
-            hashed = hash_key(pairs[start + i, 0], pairs[start + i, 1])
-            hashes[i] = hashed
-            firsts[i] = block_of(hashed, blocks)
-            prefetch(words, np.int64(firsts[i]))
-        for i in range(count):
-            set_block(words, firsts[i], hashes[i], k)

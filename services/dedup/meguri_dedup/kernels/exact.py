@@ -32,11 +32,10 @@ __all__ = [
     "TRUSTED",
     "WAYS",
     "ZERO",
-    "list_keys",
+    "home_shift",
     "merge_keys",
     "merge_resident",
     "settle_keys",
-    "split_table",
 ]
 
 INSERT, TRUST, DEFER = 1, 2, 4
@@ -61,7 +60,7 @@ _2 = np.uint64(2)
 
 
 @inline_kernel
-def _home_shift(table: NDArray[np.uint64]) -> np.uint64:
+def home_shift(table: NDArray[np.uint64]) -> np.uint64:
     """By how much a hash is shifted to give the slot where the search begins."""
     shift: np.uint64 = np.uint64(65) - count_trailing_zeros(np.uint64(table.size))
     return shift
@@ -118,7 +117,7 @@ def merge_resident(
     n = seen.size
     blocks = np.uint64(words.size // 8)
     mask = np.uint64(table.size // 2 - 1)
-    shift = _home_shift(table)
+    shift = home_shift(table)
     hashes = np.empty(n, np.uint64)
     for i in range(n):  # apart from the look-ups, so that it is vectorised
         hashes[i] = hash_key(host[i], path[i])
@@ -226,7 +225,7 @@ def merge_keys(
     blocks = np.uint64(words.size // 8)
     lines = np.uint64(cache.size // 8)
     mask = np.uint64(table.size // 2 - 1)
-    shift = _home_shift(table)
+    shift = home_shift(table)
     hashes = np.empty(n, np.uint64)
     firsts = np.empty(n, np.uint64)
     for i in range(n):  # apart from the look-ups, so that it is vectorised
@@ -339,7 +338,7 @@ def settle_keys(
     Table and log have room for all of them, and the filter knows them already.
     """
     mask = np.uint64(table.size // 2 - 1)
-    shift = _home_shift(table)
+    shift = home_shift(table)
     keys = counts[KEYS]
     logged = counts[LOGGED]
     false_hits = counts[FALSE_HITS]
@@ -372,34 +371,3 @@ def settle_keys(
     counts[KEYS] = keys
     counts[LOGGED] = logged
     counts[FALSE_HITS] = false_hits
-
-
-@kernel
-def split_table(table: NDArray[np.uint64], larger: NDArray[np.uint64]) -> None:
-    """Copy a table into an empty one of twice the size."""
-    mask = np.uint64(larger.size // 2 - 1)
-    shift = _home_shift(larger)
-    for i in range(table.size // 2):
-        h = table[2 * i]
-        p = table[2 * i + 1]
-        if h | p != _0:
-            at = hash_key(h, p) >> shift
-            while larger[at << _1] | larger[(at << _1) | _1] != _0:
-                at = (at + _1) & mask
-            larger[at << _1] = h
-            larger[(at << _1) | _1] = p
-
-
-@kernel
-def list_keys(table: NDArray[np.uint64], start: int, pairs: NDArray[np.uint64]) -> tuple[int, int]:
-    """Copy keys, from slot `start` on, to pairs (m, 2) until it is full; gives how many, and the next slot."""
-    count = 0
-    slot = start
-    while slot < table.size // 2 and count < len(pairs):
-        h = table[2 * slot]
-        p = table[2 * slot + 1]
-        pairs[count, 0] = h
-        pairs[count, 1] = p
-        count += int(h | p != _0)
-        slot += 1
-    return count, slot
