@@ -104,6 +104,10 @@ class Cluster:
         if number == signal.SIGKILL:
             self._processes.pop(node).wait()
 
+    def pids(self) -> list[int]:
+        """Process ids of those that run."""
+        return [process.pid for process in self._processes.values()]
+
     def stop(self, *nodes: int) -> None:
         """Stop nodes (default: all) in order."""
         stopping = [self._processes.pop(node) for node in (nodes or tuple(self._processes)) if node in self._processes]

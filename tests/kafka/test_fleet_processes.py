@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import zstandard
 
 pytest.importorskip("confluent_kafka")
 
+from kafka_crawl import Crawl, crawl_lines
 from kafka_fleet import SERVICES, Fleet, Outcome, outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "sqlite-docs.jsonl.zst"
 WHOLE = os.environ.get("MEGURI_TEST_WHOLE") == "1"
 """Whether all of the crawl flows through the fleet, not just some of its pages."""
 PAGES = 600
 STOP_WITHIN = 20.0
 
 
-def _lines(path: Path) -> list[bytes]:
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-        return list(io.BufferedReader(reader, 1 << 20))
-
-
-def _meguri(*arguments: str | Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "meguri", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-class Crawl:
-    """Events in two halves, and what the embedded run makes of them."""
-
-    def __init__(self, lines: Sequence[bytes], folder: Path) -> None:
-        self.pages = len(lines)
-        self.halves = [folder / "first.jsonl", folder / "second.jsonl"]
-        middle = len(lines) // 2
-        for path, part in zip(self.halves, (lines[:middle], lines[middle:]), strict=True):
-            path.write_bytes(b"".join(part))
-        data = folder / "embedded"
-        _meguri("run", *self.halves, "--data", data, "--partitions", "8", "--json")
-        self.outcome = outcome_of(data)
-
-
 @pytest.fixture(scope="module")
 def crawl(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Crawl:
-    try:
-        lines = _lines(request.getfixturevalue("test_data") / "data" / "docs-crawl.jsonl.zst")
-    except pytest.skip.Exception:
-        lines = _lines(EXAMPLE)
+    lines = crawl_lines(request)
     step = 1 if WHOLE else max(len(lines) // PAGES, 1)
     return Crawl(lines[::step], tmp_path_factory.mktemp("crawl"))
 
