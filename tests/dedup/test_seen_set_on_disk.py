@@ -53,12 +53,38 @@ class Crash(BaseException):
     """The process ends here."""
 
 
+class TornFiles(SimulatedFiles):
+    """A process that ends in a write leaves half of it; a power failure leaves some of what nobody had synced."""
+
+    def create(self, path):
+        handle = super().create(path)
+        write = handle.write
+
+        def torn(chunk):
+            content = memoryview(chunk).cast("B")
+            try:
+                return write(content)
+            except Crash:
+                handle.inode.written += content[: content.nbytes // 2]
+                raise
+
+        handle.write = torn
+        return handle
+
+    def power_failure(self):
+        for number, (path, inode) in enumerate(sorted(self._entries.items())):
+            inode.synced = bytes(inode.written[: (len(inode.synced) + len(inode.written)) // 2])
+            if number % 2:
+                self._synced_entries[path] = inode
+        super().power_failure()
+
+
 class World:
     """Files with trouble at a chosen call, and snapshots upon them."""
 
-    def __init__(self):
+    def __init__(self, files=SimulatedFiles):
         self.clock = 100.0
-        self.files = SimulatedFiles(lambda: self.clock, self._before)
+        self.files = files(lambda: self.clock, self._before)
         names = itertools.count()
         self.token = lambda: f"{next(names):04x}"
         self.store = SnapshotStore(self.files, "dedup", 0, token=self.token, now=lambda: self.clock, grace=GRACE)
@@ -233,12 +259,13 @@ TestDiskMachine.settings = settings(deadline=None, max_examples=80, stateful_ste
 
 
 @pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("files", [SimulatedFiles, TornFiles])
 @pytest.mark.usefixtures("tiny")
-def test_a_crash_at_each_call_of_a_batch_loses_nothing(power):
+def test_a_crash_at_each_call_of_a_batch_loses_nothing(power, files):
     """One script of batches and snapshots, ended at its first call, its second, ... until it is through."""
     batches = [pairs(*random_keys(seed, 20)) for seed in range(6)] + [pairs(*random_keys(3, 20))]
     for at in itertools.count():
-        world, done = World(), 0
+        world, done = World(files), 0
         seen, taken = world.seen_set(1), None
         world.plan(Crash, at)
         try:
