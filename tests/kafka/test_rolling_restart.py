@@ -121,7 +121,8 @@ def test_every_instance_in_turn(
     say(
         f"rolling restart, {instances} a service",
         f"{len(flow.published)} pages; a partition stood still for {still[longest]:.1f} s at most "
-        f"({longest[0]}; a restart took {max(restarts):.1f} s at most), median {statistics.median(still.values()):.1f} s",
+        f"({longest[0]}; a restart took {max(restarts):.1f} s at most), "
+        f"median {statistics.median(still.values()):.1f} s",
     )
 
 
