@@ -15,7 +15,7 @@ LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
           --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen bench-store clean
+.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen bench-store bench-kafka clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -60,6 +60,9 @@ bench-seen: $(VENV)/.bench ## measure the seen-set and the filters beside others
 
 bench-store: $(VENV)/.test ## measure the store: sizes, build, compaction, reads, stalls
 	$(BIN)/python bench/store.py $(ARGS)
+
+bench-kafka: $(VENV)/.test ## measure the fleet on Kafka; ARGS="--chaos 30m --seed 7" strikes it instead
+	$(BIN)/python bench/kafka.py $(ARGS)
 
 clean: ## remove the venv and what tools have left; data folders stay
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
