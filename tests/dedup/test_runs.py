@@ -20,7 +20,7 @@ from meguri_dedup.drum import Drum, merged
 from meguri_dedup.exact import ExactTable
 from meguri_dedup.kernels.runs import check_rows, lower_bound, table_rows
 from meguri_dedup.rows import keys_of_rows
-from meguri_dedup.run_file import RunFolder, local_folder, verify_run
+from meguri_dedup.run_file import ROW_BYTES, RunFolder, local_folder, verify_run
 from meguri_dedup.seen_set import SeenSet
 
 WORD = 1 << 64
@@ -188,6 +188,9 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path):
             _replace(path, bytes(changed))
             with pytest.raises((CorruptSnapshot, CampaignMismatch)):
                 verify_run(folder, _reference(folder, path, whole))
+            if at >= 9 * ROW_BYTES:  # directory and trailer: what a start reads
+                with pytest.raises((CorruptSnapshot, CampaignMismatch)):
+                    folder.open(_reference(folder, path, whole))
     for size in range(len(whole)):
         _replace(path, whole[:size])
         with pytest.raises(CorruptSnapshot, match=f"{size} bytes"):
@@ -219,6 +222,15 @@ def test_runs_of_others_are_refused(tmp_path, campaign, partition):
     others = RunFolder(files, "runs", campaign, partition, lambda: "01")
     with pytest.raises(CampaignMismatch, match=f"{run.reference.path}: keys of campaign 0000000000000007, partition 3"):
         others.open(run.reference)
+
+
+def test_rows_out_of_order_are_found_though_every_checksum_fits(tmp_path):
+    folder = local_folder(tmp_path)
+    rows = as_rows(random_keys(1, 6)).reshape(-1, 2)
+    for order, row in (([0, 1, 3, 2, 4, 5], 3), ([0, 1, 2, 3, 4, 4], 5)):
+        run = folder.write(lambda order=order: [_read_only(rows[order].ravel())], 6, 2)
+        with pytest.raises(CorruptSnapshot, match=f"row {row} isn't behind the row before it"):
+            verify_run(folder, run.reference)
 
 
 def test_pieces_that_lack_rows_are_no_run(tmp_path):
