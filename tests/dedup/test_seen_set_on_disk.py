@@ -389,6 +389,19 @@ def test_key_sets_that_broke_others(tmp_path, keys):
 
 
 @pytest.mark.usefixtures("tiny")
+def test_of_equal_keys_that_the_filter_takes_for_known_the_first_is_new(tmp_path):
+    seen = SeenSet(10, 0.5, folder=local_folder(tmp_path), memory_bytes=1)
+    seen.insert_batch(*random_keys(1, 300))
+    assert seen.drum.runs
+    more = random_keys(2, 400)
+    twice = tuple(np.concatenate([half, half[::-1]]) for half in more)
+    false_hits = sum(seen.maybe_contains(*key) for key in pairs(*more))
+    assert false_hits > 20
+    assert seen.merge(*twice).tolist() == [False] * 400 + [True] * 400
+    assert len(seen) == len(set(pairs(*seen.keys()))) == 700
+
+
+@pytest.mark.usefixtures("tiny")
 def test_single_keys(tmp_path):
     seen = SeenSet(10, 0.5, folder=local_folder(tmp_path), memory_bytes=1)
     keys = pairs(*random_keys(4, 150))
