@@ -133,6 +133,15 @@ def test_keys_in_sequence(keys):
     assert not seen.contains_batch(host, path ^ np.uint64(1 << 30)).any()
 
 
+def test_the_filters_word_is_trusted_where_all_keys_are_in_memory_too():
+    seen = SeenSet(100, 0.2, trust_filter=True)
+    host, path = random_keys(1, 1500)
+    lost = int(seen.merge(host, path).sum())
+    assert 0 < lost < 1.2 * 0.2 * 1500
+    assert seen.stats()["trusted"] == lost
+    assert int(seen.contains_batch(host, path).sum()) == len(seen) == 1500 - lost
+
+
 @pytest.mark.parametrize("batch", [1, 100, 5000])
 def test_state_depends_on_the_keys_alone(batch):
     host, path = random_keys(1, 5000)
