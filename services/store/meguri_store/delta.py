@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from meguri_common.records import Status
-from meguri_common.wire.columns import numbers
+from meguri_common.wire.columns import binary_parts, numbers
 from meguri_common.wire.schemas import RowKind
 from meguri_store.fold import VISIT_FACTS, first_hour
+from meguri_store.ordering import order_by_keys
 from meguri_store.schema import URL_SCHEMA
 
 if TYPE_CHECKING:
@@ -36,13 +37,16 @@ class Admissions:
     @classmethod
     def of(cls, log: OpLog) -> Admissions:
         """Sort the admissions of a log."""
+        # A look at one record takes `admitted_rows`, and must not pay for compiled code.
+        from meguri_store.kernels.sorting import STACK_ROWS, sort_rows  # noqa: PLC0415 - see above
+
         number, batch = log.table(RowKind.ADMITTED)
-        columns = [batch.column("host_key"), batch.column("url")]
-        order = pc.sort_indices(
-            pa.table(columns, ["host_key", "url"]), sort_keys=[("host_key", "ascending"), ("url", "ascending")]
-        )
-        batch = batch.take(order)
-        return cls(admitted_rows(batch), numbers(batch, "host_key"), number[order.to_numpy()])
+        order = np.arange(batch.num_rows, dtype=np.int32)
+        offsets, data = binary_parts(batch.column("url"))
+        stack = np.empty((STACK_ROWS, 3), np.int64)
+        sort_rows(numbers(batch, "host_key"), offsets, data, order, np.empty(len(order), np.uint64), stack)
+        batch = batch.take(pa.array(order))
+        return cls(admitted_rows(batch), numbers(batch, "host_key"), number[order])
 
 
 def admitted_rows(batch: pa.RecordBatch) -> pa.Table:
@@ -103,7 +107,7 @@ class Patches:
         row = np.concatenate([np.arange(updates.num_rows), np.arange(outcomes.num_rows)])
         # Two runs, each in inbox order: merged by number first, so that only the keys have to be sorted.
         order = np.argsort(number, kind="stable")
-        order = order[np.lexsort((path[order], host[order]))]
+        order = order_by_keys(host, path, order)
         host, path = host[order], path[order]
         first = np.ones(len(order), np.bool_)
         first[1:] = (host[1:] != host[:-1]) | (path[1:] != path[:-1])

@@ -18,6 +18,7 @@ from meguri_common.filters.layer import key_columns
 from meguri_common.wire.columns import binary_parts
 from meguri_store.generation import Generation
 from meguri_store.kernels.merge import match_rows
+from meguri_store.ordering import order_by_keys
 from meguri_store.publish import url_paths
 from meguri_store.schema import DUE_STATUSES, URL_SCHEMA
 from meguri_store.seen_filter import open_filters
@@ -259,7 +260,7 @@ class Engine:
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Where keys (n,) are: row group, rows in it, and which keys these are; unknown ones don't come out."""
         self.base_probes += len(host)
-        order = np.lexsort((path, host))
+        order = order_by_keys(host, path)
         host, path = host[order], path[order]
         first = np.ones(len(order), np.bool_)
         first[1:] = (host[1:] != host[:-1]) | (path[1:] != path[:-1])

@@ -55,24 +55,23 @@ class HostChanges:
         _, outcomes = log.table(RowKind.OUTCOME)
         counted = np.flatnonzero(verdicts)
         visited = numbers(outcomes, "host_key")[counted]
-        host = np.unique(np.concatenate([numbers(admitted, "host_key"), numbers(rows, "host_key"), visited]))
+        admitted_host = numbers(admitted, "host_key")
+        begins = np.flatnonzero(np.append(True, admitted_host[1:] != admitted_host[:-1])[: len(admitted_host)])
+        host = np.unique(np.concatenate([admitted_host[begins], numbers(rows, "host_key"), visited]))
         size = len(host)
 
+        # Of what is assigned to one place several times the last stays.
         first = np.full(size, -1, np.int64)
-        owners = np.searchsorted(host, numbers(admitted, "host_key"))
-        known, place = np.unique(owners, return_index=True)
-        first[known] = place
+        first[np.searchsorted(host, admitted_host[begins])[::-1]] = begins[::-1]
         row = np.full(size, -1, np.int64)
-        known, place = np.unique(np.searchsorted(host, numbers(rows, "host_key"))[::-1], return_index=True)
-        row[known] = rows.num_rows - 1 - place
+        row[np.searchsorted(host, numbers(rows, "host_key"))] = np.arange(rows.num_rows)
 
         owners = np.searchsorted(host, visited)
         verdict = verdicts[counted]
         stated = numbers(outcomes, "crawl_delay")[counted]
         delay = np.full(size, CRAWL_DELAY_UNSET, np.uint16)
         speaks = stated != CRAWL_DELAY_UNSET
-        known, place = np.unique(owners[speaks][::-1], return_index=True)
-        delay[known] = stated[speaks][::-1][place]
+        delay[owners[speaks]] = stated[speaks]
         latency = numbers(outcomes, "latency")[counted]
         latencies: dict[int, list[int]] = {}
         for owner, value in zip(owners[latency > 0].tolist(), latency[latency > 0].tolist(), strict=True):

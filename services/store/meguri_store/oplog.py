@@ -66,8 +66,14 @@ class OpLog:
 
     def table(self, kind: RowKind, start: int = 0) -> _Chunk:
         """Numbers (n,) i64 and rows of all operations of a kind from number `start` on, in order."""
+        chunks = self._chunks[kind]
+        if start == 0:
+            if len(chunks) > 1:  # kept joined: a compaction asks several times
+                chunks[:] = [_joined(kind, chunks)]
+                self._loose[kind] = 0
+            return _joined(kind, chunks)
         found = []
-        for numbers, batch in self._chunks[kind]:
+        for numbers, batch in chunks:
             skipped = int(np.searchsorted(numbers, start))
             if skipped < batch.num_rows:
                 found.append((numbers[skipped:], batch.slice(skipped)))

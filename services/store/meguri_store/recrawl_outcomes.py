@@ -12,6 +12,7 @@ import pyarrow as pa
 from meguri_common.records import FetchError
 from meguri_common.wire.columns import numbers
 from meguri_store.fold import VISIT_FACTS
+from meguri_store.ordering import order_by_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def given_outcomes(batch: pa.RecordBatch) -> Outcomes:
         batch: rows of the wire's OUTCOME schema. What they say of hosts (crawl delay, latency) isn't used.
     """
     host, path = numbers(batch, "host_key"), numbers(batch, "path_key")
-    order = np.lexsort((path, host))
+    order = order_by_keys(host, path)
     host, path = host[order], path[order]
     last = np.ones(len(order), np.bool_)
     last[:-1] = (host[1:] != host[:-1]) | (path[1:] != path[:-1])
@@ -77,7 +78,7 @@ def given_outcomes(batch: pa.RecordBatch) -> Outcomes:
     def outcomes(due: DueRows) -> Visits:
         begin = int(np.searchsorted(host, due.host_key[0]))
         end = int(np.searchsorted(host, due.host_key[-1], side="right"))
-        theirs = np.lexsort((due.path_key, due.host_key))
+        theirs = order_by_keys(due.host_key, due.path_key)
         row, place = _matches(due.host_key[theirs], due.path_key[theirs], host[begin:end], path[begin:end])
         row, place = theirs[row], place + begin
         hour = numbers(batch, "fetched_at")[order[place]] // _HOUR
@@ -101,7 +102,7 @@ def _matches(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of equal keys in two lists of distinct keys, each ascending by (host, path)."""
     both_host, both_path = np.concatenate([host, given_host]), np.concatenate([path, given_path])
-    order = np.lexsort((both_path, both_host))  # stable: of two equal keys the first list's comes first
+    order = order_by_keys(both_host, both_path)  # of two equal keys the first list's comes first
     left, right = order[:-1], order[1:]
     equal = (both_host[left] == both_host[right]) & (both_path[left] == both_path[right])
     return left[equal], right[equal] - len(host)
