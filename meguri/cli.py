@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "topics": LazyCommand("meguri.commands.topics:topics", "Make a campaign's topics on Kafka, or check them."),
     "lag": LazyCommand("meguri.commands.lag:lag", "Say what the fleet has still to read."),
     "tail": LazyCommand("meguri.commands.tail:tail", "Show the last messages of a topic, decoded."),
+    "skip": LazyCommand("meguri.commands.skip:skip", "Go on without a message that stops a partition."),
     "rejects": LazyCommand("meguri.commands.rejects:rejects", "List events that were rejected, or publish them anew."),
     "replay": LazyCommand("meguri.commands.replay:replay", "Publish events of a span of the past anew."),
     "monitor": LazyCommand("meguri.commands.monitor:monitor", "Show the fleet live on a web page."),

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["DELTAS", "DUE", "FRONTIER", "LEDGER", "LINKS", "PAGES", "PAGES_MESSAGE_BYTES", "REJECTS", "TELEMETRY"]
+__all__ = [
+    "DELTAS",
+    "DUE",
+    "FRONTIER",
+    "LEDGER",
+    "LINKS",
+    "PAGES",
+    "PAGES_MESSAGE_BYTES",
+    "REJECTS",
+    "SKIPS",
+    "TELEMETRY",
+]
 
 PAGES = "meguri.pages"
 """Public events, JSON: from fetchers and operators to the canonicalizer."""
@@ -27,6 +38,9 @@ DUE = "meguri.due"
 
 TELEMETRY = "meguri.telemetry"
 """Counters and gauges, JSON: from every service to the monitor. Lossy by design."""
+
+SKIPS = "meguri.skips"
+"""Messages that operators have skipped, JSON: from the service that read them to each re-read. On Kafka only."""
 
 LEDGER = "meguri.ledger"
 """What `meguri publish` has published, in steps: from each publisher to the ones after it. On Kafka only."""

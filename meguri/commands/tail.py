@@ -11,7 +11,7 @@ import orjson
 
 from meguri.commands.showing import json_option, print_json, safe_text
 from meguri.fleet.options import fleet_options
-from meguri_common.topics import DELTAS, DUE, FRONTIER, LEDGER, LINKS, PAGES, REJECTS, TELEMETRY
+from meguri_common.topics import DELTAS, DUE, FRONTIER, LEDGER, LINKS, PAGES, REJECTS, SKIPS, TELEMETRY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["tail"]
 
-_TOPICS = {name.partition(".")[2]: name for name in (PAGES, LINKS, FRONTIER, DELTAS, DUE, REJECTS, TELEMETRY, LEDGER)}
+_TOPICS = {
+    name.partition(".")[2]: name for name in (PAGES, LINKS, FRONTIER, DELTAS, DUE, REJECTS, TELEMETRY, SKIPS, LEDGER)
+}
 _ROWS_SHOWN = 5
 _FOLLOW_SECONDS = 0.5
 _SHOWN_CHARACTERS = 400
@@ -53,7 +55,7 @@ def tail(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show the last messages of TOPIC: pages, links, frontier, deltas, due, rejects, telemetry or ledger.
+    """Show the last messages of TOPIC: pages, links, frontier, deltas, due, rejects, telemetry, skips or ledger.
 
     Messages between services hold rows of one kind, which are shown decoded, keys in 16 hex digits. Only what has
     committed is shown.

@@ -19,6 +19,7 @@ from meguri_common.runtime.fleet import FleetProcess
 from meguri_common.runtime.health import Health, HealthServer
 from meguri_common.runtime.instances import InstanceSlot
 from meguri_common.runtime.partition import Surroundings
+from meguri_common.runtime.skips import FleetSkips
 from meguri_common.runtime.worker import Worker, WorkerLimits
 from meguri_common.telemetry.kafka import KafkaEmitter
 from meguri_common.telemetry.reporter import Reporter, SystemProcess
@@ -88,7 +89,12 @@ def serve(
         if service == "store":
             write_manifest(files, campaign.identity, secrets.token_hex(6))
         around = Surroundings(
-            bus=bus, files=files, identity=campaign.identity, now=time.time, token=lambda: secrets.token_hex(6)
+            bus=bus,
+            files=files,
+            identity=campaign.identity,
+            now=time.time,
+            token=lambda: secrets.token_hex(6),
+            skips=FleetSkips(files, bus, lambda: secrets.token_hex(6)),
         )
         reporter = _reporter(slot.name, service, campaign, settings)
         limits = WorkerLimits(

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meguri_common.topics import DELTAS, DUE, FRONTIER, LEDGER, LINKS, PAGES, PAGES_MESSAGE_BYTES, REJECTS, TELEMETRY
+from meguri_common.topics import (
+    DELTAS,
+    DUE,
+    FRONTIER,
+    LEDGER,
+    LINKS,
+    PAGES,
+    PAGES_MESSAGE_BYTES,
+    REJECTS,
+    SKIPS,
+    TELEMETRY,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +109,7 @@ def plan_topics(settings: Settings, partitions: int, brokers: int) -> list[Topic
         plan(REJECTS, topics.rejects_partitions, hours=topics.rejects_retention_hours, bytes_=_MIB),
         plan(TELEMETRY, topics.telemetry_partitions, hours=topics.telemetry_retention_hours, bytes_=_MIB),
         plan(LEDGER, 1, hours=None, bytes_=_MIB),
+        plan(SKIPS, 1, hours=None, bytes_=_MIB),
     ]
 
 

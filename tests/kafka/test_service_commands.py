@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,8 +108,37 @@ def test_it_says_when_it_is_ready_and_what_stands_still(kafka_bootstrap: str, tm
         said(fleet, "store", r"meguri\.deltas\[1\] stands still at offset 0")
         with pytest.raises(urllib.error.HTTPError):
             ask(address, "nonsense")
+        skip_and_go_on(fleet, address, deadline)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        # Without its snapshots it reads all again, and passes over the message once more.
+        shutil.rmtree(fleet.data / "state" / "store")
+        process = fleet.start("store", "--health", "127.0.0.1:0")
+        deadline = time.monotonic() + 60
+        while len(found := re.findall(r"health at (\S+)", fleet.log("store").read_text())) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        while not (state := ask(found[-1], "ready"))["ok"] or state["loaded"] < 2:
+            assert time.monotonic() < deadline, state
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def skip_and_go_on(fleet: Fleet, address: str, deadline: float) -> None:
+    """Wrong requests are refused, the right one is taken up by the running instance."""
+    fleet.command("skip", "deltas", "1", "7", expect=2)
+    fleet.command("skip", "deltas", "9", "0", expect=2)
+    fleet.command("skip", "deltas", "1", "0", "--line", "0", expect=2)
+    fleet.command("skip", "due", "1", "0", expect=2)
+    said = json.loads(fleet.command("skip", "deltas", "1", "0", "--why", "nonsense", "--json"))
+    assert (said["skipped"], said["passed"], said["written_off"]) == (True, True, 0)
+    while not (state := ask(address, "ready"))["ok"]:
+        assert time.monotonic() < deadline, state
+        time.sleep(0.1)
+    fleet.command("skip", "meguri.deltas", "1", "0", expect=2)
+    rejects = json.loads(fleet.command("rejects", "list", "--json"))["rejects"]
+    assert [(reject["reason"], reject["detail"]) for reject in rejects] == [("skipped", "nonsense")]
 
 
 def ask(address: str, question: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meguri_common.identity import CampaignIdentity
     from meguri_common.runtime.files import FileSystem
     from meguri_common.runtime.service import Parameters, Service, ServiceSpec
+    from meguri_common.runtime.skips import SkipBook
     from meguri_common.runtime.snapshots import Snapshot
 
 __all__ = ["COMMIT_MARK", "LoadedPartition", "Surroundings", "retain", "take_snapshot"]
@@ -39,6 +40,8 @@ class Surroundings:
     """Epoch seconds."""
     token: Callable[[], str]
     """A random name part."""
+    skips: SkipBook | None = None
+    """Messages that operators have skipped; None where none can be."""
     grace: float = 300.0
     """Seconds that a file which no kept snapshot names stays, for those who still read or write it."""
 

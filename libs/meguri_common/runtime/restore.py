@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from meguri_common.errors import ParametersChanged, RestoreRefused
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.runtime.partition import COMMIT_MARK, LoadedPartition, take_snapshot
+from meguri_common.runtime.skips import apply_without_skipped
 
 if TYPE_CHECKING:
     from meguri_common.bus.port import Commit, TopicPartition
@@ -157,12 +158,14 @@ def _check_log(loaded: LoadedPartition, committed: int, around: Surroundings) ->
 
 
 def _read_again(loaded: LoadedPartition, committed: int, around: Surroundings) -> None:
+    # The committed offset is known: the records of all that was skipped below it are there.
+    skipped = around.skips.records(loaded.source) if around.skips and loaded.position < committed else {}
     while loaded.position < committed:
         messages = around.bus.read(loaded.source, loaded.position, end=committed, max_bytes=_READ_BYTES)
         if not messages:
             loaded.position = committed
             return
         # What follows from these messages was published when they were first applied.
-        loaded.service.apply(messages, Outputs(around.identity.digest()))
+        apply_without_skipped(loaded.service, messages, skipped, Outputs(around.identity.digest()))
         loaded.position = messages[-1].offset + 1
         loaded.inbox_bytes += sum(memoryview(message.payload).nbytes for message in messages)

@@ -33,6 +33,14 @@ class Service(Protocol):
         """
         ...
 
+    def skip(self, message: Message) -> int:
+        """Advance the state past a message that an operator has skipped; gives the units of cash that were in it.
+
+        Raises:
+            EnvelopeError: it can't be decoded, so that nobody can tell what was in it.
+        """
+        ...
+
     def save(self, writer: SnapshotWriter) -> None:
         """Write all state through the writer: what changed since the last `saved` or `load`, or all of it.
 

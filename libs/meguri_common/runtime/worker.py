@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meguri_common.bus.port import Assigned, Batch, Commit, FollowingBus, Lost, Revoked, TopicPartition
-from meguri_common.errors import BusError, CorruptGeneration, CorruptSnapshot, PositionGone
+from meguri_common.errors import BusError, CorruptGeneration, CorruptSnapshot, DataFolderError, PositionGone
 from meguri_common.runtime.outputs import Outputs
 from meguri_common.runtime.partition import COMMIT_MARK, take_snapshot
 from meguri_common.runtime.restore import adopt_parameters, restore
+from meguri_common.runtime.skips import skip_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from meguri_common.bus.port import Message, Producer
     from meguri_common.runtime.partition import LoadedPartition, Surroundings
     from meguri_common.runtime.service import ServiceSpec
+    from meguri_common.runtime.skips import SkipRequest
 
 __all__ = ["Step", "StoppedPartition", "Worker", "WorkerLimits"]
 
@@ -36,6 +38,8 @@ _NO_SNAPSHOT = (OSError, CorruptGeneration, CorruptSnapshot)
 
 _RETRY_SECONDS = 5.0
 """After which a partition is restored anew that the disk refused."""
+_LOOK_FOR_REQUESTS_EVERY = 1.0
+"""Seconds between looks for requests to skip the messages at which partitions stand still."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class Worker:
         """Partitions whose messages are taken one at a time, and up to which offset: one of them can't be handled."""
         self._seeking = False
         self._retry_at: dict[int, float] = {}
+        self._skipping: dict[int, SkipRequest] = {}
+        """Partitions that stood still, and what an operator asks for about the message they stood at."""
+        self._in_vain: dict[int, SkipRequest] = {}
+        """What was asked for last, where the rest of the message can't be handled either."""
+        self._look_for_requests_at = 0.0
         self._step_bytes = self._limits.step_bytes
         self._turn = 0
 
@@ -141,6 +150,7 @@ class Worker:
     def run_once(self) -> bool:
         """Take part in the group and do one piece of work; False if there was none."""
         self._follow_membership()
+        self._look_for_requests()
         try:
             if self._producer is None:
                 self._producer = self._around.bus.producer(self._transactional_id)
@@ -193,8 +203,32 @@ class Worker:
 
     def _drop(self, partitions: Sequence[int]) -> None:
         for number in partitions:
-            for known in (self._assigned, self._loaded, self.stopped, self._one_by_one, self._retry_at):
+            for known in (
+                self._assigned,
+                self._loaded,
+                self.stopped,
+                self._one_by_one,
+                self._retry_at,
+                self._skipping,
+            ):
                 known.pop(number, None)
+
+    def _look_for_requests(self) -> None:
+        """Go on with partitions that stand still at a message which an operator asks to skip."""
+        book, now = self._around.skips, self._clock()
+        if book is None or not self.stopped or now < self._look_for_requests_at:
+            return
+        self._look_for_requests_at = now + _LOOK_FOR_REQUESTS_EVERY
+        for number, still in list(self.stopped.items()):
+            try:
+                request = book.requested(still.source, still.offset) if still.offset >= 0 else None
+            except DataFolderError as problem:
+                _log.error("%s: %s", still.source, problem)
+                continue
+            if request is not None and request != self._in_vain.get(number):
+                # Its memory was thrown away when the message failed: it is restored, then takes that message alone.
+                del self.stopped[number]
+                self._skipping[number] = request
 
     def _give_up(self, number: int) -> None:
         loaded = self._loaded.get(number)
@@ -229,7 +263,7 @@ class Worker:
 
     def _step(self) -> bool:
         # In turns, so that seeking a message that can't be handled doesn't hold up the other partitions.
-        self._seeking = bool(self._one_by_one) and not self._seeking
+        self._seeking = bool(self._one_by_one or self._skipping) and not self._seeking
         first, second = (self._batch_for_one, self._batches) if self._seeking else (self._batches, self._batch_for_one)
         batches = first() or second()
         if not batches:
@@ -255,7 +289,13 @@ class Worker:
             self._step_bytes = min(limit.step_bytes, self._step_bytes * 2)
 
     def _batch_for_one(self) -> list[Batch]:
-        """The next message of a partition in which one is sought that can't be handled."""
+        """The message to skip of a partition, or the next of one in which one is sought that can't be handled."""
+        for number in sorted(self._skipping.keys() & self._loaded.keys()):
+            loaded = self._loaded[number]
+            messages = self._around.bus.read(loaded.source, loaded.position, max_bytes=1)
+            if messages and messages[0].offset == self._skipping[number].offset:
+                return [Batch(loaded.source, messages[:1], messages[0].offset + 1)]
+            self._settle(number)  # another instance has handled or skipped it meanwhile
         for number in sorted(self._one_by_one.keys() & self._loaded.keys()):
             loaded = self._loaded[number]
             if loaded.position >= self._one_by_one[number]:
@@ -268,10 +308,10 @@ class Worker:
 
     def _batches(self) -> list[Batch]:
         """What there is to do for all partitions in memory, up to the bound."""
-        numbers = sorted(self._loaded.keys() - self._one_by_one.keys())
+        numbers = sorted(self._loaded.keys() - self._one_by_one.keys() - self._skipping.keys())
         if self._following is not None:
             positions = {self._loaded[number].source: self._loaded[number].position for number in numbers}
-            wait = 0.0 if self._one_by_one else self._limits.wait
+            wait = 0.0 if self._one_by_one or self._skipping else self._limits.wait
             return self._following.follow(positions, max_bytes=self._step_bytes, wait=wait)
         batches: list[Batch] = []
         room = self._step_bytes
@@ -298,7 +338,7 @@ class Worker:
         try:
             for handled in batches:
                 if handled.messages:
-                    taken[handled.source.partition].service.apply(handled.messages, outputs)
+                    self._apply(taken[handled.source.partition], handled.messages, outputs)
             handled = None
             for target, payload in outputs.envelopes():
                 producer.publish(target, payload)
@@ -317,8 +357,27 @@ class Worker:
             loaded.position = batch.position
             loaded.inbox_bytes += _size(batch.messages)
             self._loaded[loaded.number] = loaded
+            if loaded.number in self._skipping:
+                self._settle(loaded.number)
         self._snapshot_where_due(taken.values())
         return True
+
+    def _apply(self, loaded: LoadedPartition, messages: Sequence[Message], outputs: Outputs) -> None:
+        request = self._skipping.get(loaded.number)
+        if request is None:
+            loaded.service.apply(messages, outputs)
+            return
+        record = skip_message(self.spec.name, loaded.service, messages[0], request, outputs)
+        _log.warning("%s: offset %d is skipped: %s", loaded.source, record.offset, record.why or "an operator asked")
+
+    def _settle(self, number: int) -> None:
+        """A request to skip has been dealt with."""
+        request = self._skipping.pop(number)
+        assert self._around.skips is not None, "requests come from there"
+        try:
+            self._around.skips.settle(request)
+        except OSError as problem:
+            _log.warning("%s: can't be removed, which does no harm: %s", request.path, problem)
 
     def _snapshot_where_due(self, partitions: Iterable[LoadedPartition]) -> None:
         for loaded in partitions if self.spec.stateful else ():
@@ -342,7 +401,10 @@ class Worker:
         source = TopicPartition(self.spec.input_topic, number)
         self.stopped[number] = StoppedPartition(source, offset, problem)
         self._one_by_one.pop(number, None)
-        _log.error("%s stands still at offset %d: %s", source, offset, problem, exc_info=problem)
+        if number in self._skipping:
+            self._in_vain[number] = self._skipping.pop(number)
+        way_out = f" (to go on without it: meguri skip {source.topic} {number} {offset})" if offset >= 0 else ""
+        _log.error("%s stands still at offset %d: %s%s", source, offset, problem, way_out, exc_info=problem)
 
 
 def _size(messages: Iterable[Message]) -> int:

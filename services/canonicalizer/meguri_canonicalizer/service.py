@@ -64,6 +64,10 @@ class Canonicalizer:
         for chunk in _chunks(messages):
             self._apply_chunk(chunk, outputs)
 
+    def skip(self, message: Message) -> int:  # noqa: ARG002 - see below
+        """Pass over a message: there is no state that it could have changed, and no cash in events."""
+        return 0
+
     def save(self, writer: SnapshotWriter) -> None:
         """Write nothing: there is no state beside the committed offset."""
 

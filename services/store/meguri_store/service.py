@@ -172,6 +172,10 @@ class Store:
             self.log.append(kind, batch)
             self._taken[kind] += batch.num_rows
 
+    def skip(self, message: Message) -> int:  # noqa: ARG002 - see below
+        """Pass over a message: what it said of URLs and hosts isn't known here; there is no cash in it."""
+        return 0
+
     def wants_compaction(self) -> bool:
         """Whether a snapshot is due: the delta has grown to its bounds, or a compaction in the background has ended."""
         job = self._job
