@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, date, datetime
 from math import floor, log2
@@ -14,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from meguri.embedded.building import BuildOptions, build_folder
 from meguri.embedded.campaign import open_campaign
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
-QUERIES = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/recipes/duckdb.md").read_text(), re.DOTALL)
+VIEWS, *QUERIES = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/recipes/duckdb.md").read_text(), re.DOTALL)
 LARGE = int(os.environ.get("MEGURI_RECIPE_URLS", "20000"))
 """URLs of the larger folder; a million of them take a minute."""
 NOW = 490_000
@@ -65,8 +69,8 @@ def records(data: Path) -> list[dict[str, Any]]:
     """All URL records, each with its host group."""
     rows: list[dict[str, Any]] = []
     for shard in sorted(data.glob("store/shard-*/current")):
-        hosts = pq.read_table(shard / "hosts.parquet", columns=["host_key", "host_group"])
-        groups = dict(zip(*(column.to_pylist() for column in hosts.columns), strict=True))
+        stated = pq.read_table(shard / "hosts.parquet", columns=["host_group"]).column("host_group").to_pylist()
+        groups = {xxhash.xxh64_intdigest(group.encode()): group for group in stated}
         names = ["host_key", "url", "status", "depth", "reason", "next_due", "priority", "lambda", "first_seen"]
         table: pa.Table = pq.read_table(
             shard / "urls.parquet", columns=[*names, "last_crawled", "crawl_count", "change_count"]
@@ -108,7 +112,19 @@ def asked(query: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     monkeypatch.chdir(data)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(VIEWS)
         return connection.sql(query).fetchall()
+
+
+def test_the_views_give_the_records_of_hosts(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "meguri", "export", "--hosts", "--data", str(example)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    expected = {int(row["host_key"], 16): (row["host_group"], row["registrable_domain"]) for row in rows}
+    query = "SELECT host_key, host_group, registrable_domain FROM hosts"
+    found = {key: (group, domain) for key, group, domain in asked(query, example, monkeypatch)}
+    assert found == expected
+    assert len(found) > 30
 
 
 def test_the_queries_on_the_example(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def written(groups: list[pa.Table]) -> bytes:
     sink = io.BytesIO()
     writer = ChunkWriter(HashingFile(sink), schema)
     for group in groups:
-        writer.group(group.num_rows, encode_columns(group, schema.names))
+        writer.group(group.num_rows, encode_columns(group, schema))
     writer.close()
     return sink.getvalue()
 
@@ -94,7 +94,7 @@ def test_chunks_go_from_file_to_file(first, second):
     changed = second.set_column(second.schema.get_field_index("next_due"), URL_SCHEMA.field("next_due"), fresh)
     sink = io.BytesIO()
     writer = ChunkWriter(HashingFile(sink), URL_SCHEMA)
-    writer.group(second.num_rows, {**chunks, **encode_columns(changed, ["next_due"])})
+    writer.group(second.num_rows, {**chunks, **encode_columns(changed, URL_SCHEMA, ["next_due"])})
     writer.close()
     assert pq.read_table(io.BytesIO(sink.getvalue())).equals(changed)
     again = ChunkReader(pa.BufferReader(sink.getvalue())).group(0)
@@ -198,12 +198,12 @@ def unpacked(data: bytes) -> tuple[list[int], int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=300))
-def test_differences_are_packed(values):
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=300), st.booleans())
+def test_differences_are_packed(values, whole):
     out = np.full(packed_bound(len(values)), 0xAA, np.uint8)
     column = np.array(values, np.int64)
     column.flags.writeable = False
-    size = pack_deltas(column, out)
+    size = pack_deltas(column, out, whole)
     found, end = unpacked(out.tobytes())
     assert found == [value % 2**64 for value in values]
     assert end == size

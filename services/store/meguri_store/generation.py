@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from meguri_common.errors import CorruptGeneration
 from meguri_common.identity import CampaignIdentity  # noqa: TC001 - msgspec resolves the field's type at run time
 from meguri_store.column_chunks import ChunkReader
-from meguri_store.schema import HOST_SCHEMA, URL_SCHEMA
+from meguri_store.host_file import columns_for, restored
+from meguri_store.schema import HOST_FILE_SCHEMA, HOST_SCHEMA, URL_SCHEMA
 from meguri_store.water_level import START_TAU
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ FILES = {
 }
 """Names of a generation's files, by their role in a snapshot."""
 
-VERSION = 1
-"""Layout of a generation; others are refused."""
+VERSION = 2
+"""Layout of a generation. Those of `_READ` are read, others are refused."""
+
+_FULL_HOSTS = 1
+"""The layout in which hosts.parquet has all columns of the records as they are."""
+_READ = (_FULL_HOSTS, VERSION)
 
 
 def shard_folder(partition: int) -> str:
@@ -129,8 +134,9 @@ class Generation:
         try:
             body = files.read(path)
             version = msgspec.json.decode(body, type=dict).get("version")
-            if version != VERSION:
-                msg = f"{path}: layout {version}, this program reads {VERSION}: use the release that wrote it"
+            if version not in _READ:
+                known = " and ".join(map(str, _READ))
+                msg = f"{path}: layout {version}, this program reads {known}: use the release that wrote it"
                 raise CorruptGeneration(msg)
             meta = msgspec.json.decode(body, type=Meta)
         except (OSError, msgspec.DecodeError) as problem:
@@ -143,7 +149,8 @@ class Generation:
                 msg = f"{folder}/{name}: {size} bytes instead of {mark.size}" if size is not None else "is missing"
                 raise CorruptGeneration(msg if size is not None else f"{folder}/{name}: is missing")
         urls = _open(files, f"{folder}/{FILES['urls']}", URL_SCHEMA, meta.urls)
-        hosts = _open(files, f"{folder}/{FILES['hosts']}", HOST_SCHEMA, meta.hosts)
+        host_columns = HOST_SCHEMA if meta.version == _FULL_HOSTS else HOST_FILE_SCHEMA
+        hosts = _open(files, f"{folder}/{FILES['hosts']}", host_columns, meta.hosts)
         if [urls.metadata.row_group(at).num_rows for at in range(urls.num_row_groups)] != [
             group.rows for group in meta.groups
         ]:
@@ -219,13 +226,19 @@ class Generation:
         return self.chunks()
 
     def hosts(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Host records in order, a row group at a time.
+        """Host records in order, a row group at a time, all columns or some.
 
         Raises:
             CorruptGeneration: one can't be decoded; names the rows.
         """
+        path = f"{self.folder}/{FILES['hosts']}"
+        full = self.meta.version == _FULL_HOSTS
         for group in range(self._hosts.num_row_groups):
-            yield _decode(self._hosts, group, columns, f"{self.folder}/{FILES['hosts']}")
+            if full:
+                yield _decode(self._hosts, group, columns, path)
+            else:
+                wanted = HOST_SCHEMA.names if columns is None else columns
+                yield restored(_decode(self._hosts, group, columns_for(wanted), path), wanted)
 
     def filter_blob(self, role: str = "filter") -> bytes | None:
         """The filter over the URLs' keys, or, of role `recent`, over those that aren't in it, where there are any.

@@ -19,8 +19,9 @@ from meguri_common.wire.columns import binary_parts
 from meguri_store.column_chunks import ChunkWriter
 from meguri_store.encoding import encode_columns
 from meguri_store.generation import FILES, FileMark, GroupMeta, Meta
+from meguri_store.host_file import stored
 from meguri_store.merge import CHUNK_ROWS
-from meguri_store.schema import HOST_SCHEMA
+from meguri_store.schema import HOST_FILE_SCHEMA
 from meguri_store.water_level import scheduled_rates
 
 if TYPE_CHECKING:
@@ -209,13 +210,13 @@ def url_paths(urls: pa.StringArray) -> NDArray[np.uint64]:
 
 def write_hosts(sink: HashingFile, chunks: Iterator[pa.Table], group_rows: int = CHUNK_ROWS) -> int:
     """Write hosts.parquet; gives the number of hosts."""
-    writer = ChunkWriter(sink, HOST_SCHEMA)
+    writer = ChunkWriter(sink, HOST_FILE_SCHEMA)
     cut = RowGroups(group_rows)
     rows = 0
 
     def write(groups: Iterator[pa.Table]) -> None:
         for group in groups:
-            writer.group(group.num_rows, encode_columns(group, HOST_SCHEMA.names))
+            writer.group(group.num_rows, encode_columns(stored(group), HOST_FILE_SCHEMA))
 
     for chunk in chunks:
         rows += chunk.num_rows

@@ -2,6 +2,7 @@
 
 `urls.parquet` is ordered by (host_key, url), `hosts.parquet` by host_key. The PathKey isn't stored: it is a hash of
 the URL. Times are epoch hours with 0 = never, unless a column says seconds. `describe` says what each column means.
+Records of hosts are `HOST_SCHEMA` everywhere but in the file, which leaves out what follows from the rest of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from meguri_common.records import CRAWL_DELAY_UNSET, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DEFAULT_CRAWL_DELAY", "DUE_STATUSES", "HOST_SCHEMA", "URL_SCHEMA", "describe", "filled"]
+__all__ = [
+    "DEFAULT_CRAWL_DELAY",
+    "DUE_STATUSES",
+    "HOST_FILE_SCHEMA",
+    "HOST_SCHEMA",
+    "URL_SCHEMA",
+    "describe",
+    "filled",
+]
 
 DEFAULT_CRAWL_DELAY = 100
 """Deciseconds between two fetches of a host about which nobody has said anything."""
@@ -95,6 +104,26 @@ HOST_SCHEMA = pa.schema(
         _column("first_row", pa.uint64(), "row of urls.parquet at which the host's URLs begin"),
     ]
 )
+
+HOST_FILE_SCHEMA = pa.schema(
+    [
+        _column(
+            "host_key",
+            pa.uint64(),
+            "xxh64 of the host group; null: of host_group, and as urls.parquet has it at first_row",
+            nullable=True,
+        ),
+        *(HOST_SCHEMA.field(at) for at in range(1, HOST_SCHEMA.get_field_index("registrable_domain"))),
+        _column(
+            "registrable_domain",
+            pa.string(),
+            "null: host_group, where grouping is 0 and it is no address; -: none",
+            nullable=True,
+        ),
+        *(HOST_SCHEMA.field(at) for at in range(HOST_SCHEMA.get_field_index("ip"), len(HOST_SCHEMA))),
+    ]
+)
+"""Host records as hosts.parquet holds them, see `host_file`."""
 
 
 def describe(schema: pa.Schema) -> dict[str, str]:

@@ -61,7 +61,7 @@ class UrlWriter:
         if isinstance(item, pa.Table):
             self._add_keys(item)
             self.summary.count(item)
-            self._write_all(self._cut.add(item))
+            self._write_all(self._cut.add(item), thorough=True)
         elif item.group is not None:
             self._flush()
             self._carry(item, item.group)
@@ -77,7 +77,7 @@ class UrlWriter:
     def close(self) -> None:
         """Write what is left, and the footer."""
         self._flush()
-        self._write_all(self._cut.rest())
+        self._write_all(self._cut.rest(), thorough=True)
         self._writer.close()
 
     def _add_keys(self, rows: pa.Table, fresh: NDArray[np.bool_] | None = None) -> None:
@@ -103,10 +103,11 @@ class UrlWriter:
         size = -(-rows.num_rows // parts)
         self._write_all(rows.slice(start, size) for start in range(0, rows.num_rows, size))
 
-    def _write_all(self, groups: Iterator[pa.Table]) -> None:
+    def _write_all(self, groups: Iterator[pa.Table], *, thorough: bool = False) -> None:
+        """Write row groups; `thorough` are those of records that come as a whole and stay for long."""
         for group in groups:
             self.summary.describe(group)
-            self._writer.group(group.num_rows, encode_columns(group, URL_SCHEMA.names))
+            self._writer.group(group.num_rows, encode_columns(group, URL_SCHEMA, thorough=thorough))
 
     def _carry(self, piece: Piece, group: int) -> None:
         """A row group of the base, of which at most values have changed."""
@@ -122,7 +123,7 @@ class UrlWriter:
             rows = rows.combine_chunks()
             self.summary.replace(piece.before, rows, piece)
             self.summary.describe(rows)
-            chunks.update(encode_columns(rows, _changed(piece.before, rows)))
+            chunks.update(encode_columns(rows, URL_SCHEMA, _changed(piece.before, rows)))
         self._writer.group(self._base.group_rows(group), chunks)
 
     def _stored(self, group: int) -> dict[str, Chunk]:

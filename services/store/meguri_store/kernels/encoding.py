@@ -29,6 +29,8 @@ __all__ = [
 
 _BLOCK = 128
 _MINIBLOCK = 32
+_LEAST_SMALL = -128
+"""The least of the differences that take a byte, where they are written as whole bytes."""
 PACKED_SLACK = 64
 """Bytes of head and overhang that `pack_deltas` needs beside those of its blocks."""
 
@@ -55,8 +57,18 @@ def _zigzag(value: np.int64) -> np.uint64:
 
 
 @kernel
-def pack_deltas(values: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-    """Write values (n,) as DELTA_BINARY_PACKED; gives the number of bytes. `out` has room for `packed_bound(n)`."""
+def pack_deltas(values: NDArray[np.int64], out: NDArray[np.uint8], whole: bool) -> int:
+    """Write values as DELTA_BINARY_PACKED.
+
+    Args:
+        values: (n,).
+        out: filled in; has room for `packed_bound(n)`.
+        whole: write differences as whole bytes, small ones all from one least value: longer by itself, but what comes
+            behind, zstd, codes bytes by how often they come, and sees none in bits that are out of step.
+
+    Returns:
+        The number of bytes.
+    """
     count = values.size
     at = _varint(out, 0, np.uint64(_BLOCK))
     at = _varint(out, at, np.uint64(_BLOCK // _MINIBLOCK))
@@ -66,8 +78,13 @@ def pack_deltas(values: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     while done < count:
         end = min(done + _BLOCK, count)
         least = values[done] - values[done - 1]
+        most = least
         for i in range(done + 1, end):
             least = min(least, values[i] - values[i - 1])
+            most = max(most, values[i] - values[i - 1])
+        small = whole and least < most and least >= _LEAST_SMALL and most < _LEAST_SMALL + 256
+        if small:
+            least = np.int64(_LEAST_SMALL)
         at = _varint(out, at, _zigzag(least))
         widths = at
         at += _BLOCK // _MINIBLOCK
@@ -80,6 +97,8 @@ def pack_deltas(values: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
             width = 0
             while width < 64 and (joined >> np.uint64(width)) != np.uint64(0):
                 width += 1
+            if whole:
+                width = (width + 7) & ~7
             out[widths + part] = width
             held = np.uint64(0)
             filled = 0
