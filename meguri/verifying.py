@@ -90,7 +90,12 @@ def _verified_manifests(view: Inspected, spec: ServiceSpec, number: int) -> list
         for found in there:
             name = found[0]
             if (int(found[1]), int(found[2])) not in marks and files.size(f"{snapshots.folder}/{name}") is not None:
-                msg = f"{snapshots.folder}/{name}: altered, cut short, or a file that it names is missing or cut short"
+                manifest = f"{snapshots.folder}/{name}"
+                misfit = next((path for path in snapshots.damaged() if path != manifest), None)
+                if misfit is not None:
+                    msg = f"{misfit}: missing, cut short, or another file than {manifest} names"
+                else:
+                    msg = f"{manifest}: altered or cut short"
                 raise CorruptSnapshot(msg)
     return whole
 

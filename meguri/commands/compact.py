@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meguri.commands.showing import data_option, json_option, print_json
-from meguri.commands.working import WorkProgress, failures, jobs_option, rates, summary
+from meguri.commands.working import WorkProgress, failures, jobs_option, memory_row, rates, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,7 @@ def compact(data: Path, jobs: int, *, as_json: bool) -> None:
             ("hosts", f"{found['hosts']:,}", ""),
             ("store", f"{found['bytes'] / 1e6:,.1f} MB", f"{found['bytes_per_url']} bytes a URL"),
             ("speed", f"{found['rows_per_second']:,} rows/s", f"{found['seconds']:.1f} s"),
+            memory_row(found["peak_memory"]),
         ]
     )
 

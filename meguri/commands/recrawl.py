@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meguri.commands.showing import data_option, json_option, print_json
-from meguri.commands.working import WorkProgress, failures, jobs_option, peak_memory, summary
+from meguri.commands.working import WorkProgress, failures, jobs_option, memory_row, rates, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,9 @@ def recrawl(data: Path, now: int, seed: int, budget: float | None, jobs: int, *,
             ("URLs", f"{found['rows']:,}", f"{found['due']:,} due"),
             ("visited", f"{found['visited']:,}", visits),
             ("interval", f"{found['mean_interval']:,.1f} h", "on average until the next visit"),
+            ("written", f"{found['bytes'] / 1e6:,.1f} MB", f"{found['bytes_per_url']} bytes a URL"),
             ("speed", f"{found['rows_per_second']:,} rows/s", f"due ones; {found['seconds']:.1f} s"),
+            memory_row(found["peak_memory"]),
         ]
     )
 
@@ -79,6 +81,8 @@ def recrawl(data: Path, now: int, seed: int, budget: float | None, jobs: int, *,
 def _document(results: list[ShardResult[RecrawlResult | None]], seconds: float) -> dict[str, Any]:
     shards = [(result.partition, result.result) for result in results if result.result is not None]
     sums: dict[str, int] = {name: sum(getattr(shard, name) for _, shard in shards) for name in _SUMS}
+    written = [shard for _, shard in shards if shard is not None and shard.made is not None]
+    size = sum(shard.made.bytes for shard in written if shard.made is not None)
     visited = sums["visited"]
     interval = sum(shard.mean_interval * shard.visited for _, shard in shards) / visited if visited else 0.0
     return {
@@ -94,7 +98,5 @@ def _document(results: list[ShardResult[RecrawlResult | None]], seconds: float) 
         ],
         **sums,
         "mean_interval": interval,
-        "seconds": round(seconds, 3),
-        "rows_per_second": round(sums["due"] / seconds) if seconds else 0,
-        "peak_memory": peak_memory(),
+        **rates(sum(shard.rows for shard in written), size, sums["due"], seconds),
     }

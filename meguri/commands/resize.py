@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from meguri.commands.showing import data_option, json_option, print_json
-from meguri.commands.working import WorkProgress, jobs_option, rates, summary
+from meguri.commands.working import WorkProgress, jobs_option, memory_row, rates, summary
 
 __all__ = ["resize"]
 
@@ -56,6 +56,7 @@ def resize(data: Path, out: Path, partitions: int, jobs: int, *, as_json: bool) 
             ("hosts", f"{resized.hosts:,}", ""),
             ("store", f"{resized.bytes / 1e6:,.1f} MB", f"{figures['bytes_per_url']} bytes a URL"),
             ("speed", f"{figures['rows_per_second']:,} rows/s", f"{resized.seconds:.1f} s"),
+            memory_row(figures["peak_memory"]),
         ]
     )
     click.echo(f"\nNext: meguri stats --data {out}; meguri run INPUT --data {out}")

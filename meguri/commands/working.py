@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from meguri.embedded.inputs import InputStream
     from meguri_store.pool import ShardResult
 
-__all__ = ["WorkProgress", "failures", "jobs_option", "peak_memory", "rates", "summary"]
+__all__ = ["WorkProgress", "failures", "jobs_option", "memory_row", "peak_memory", "rates", "summary"]
 
+_MIB = 1 << 20
 _QUIET_SECONDS = 5.0
 _EXIT_BY_SIGNAL = 128
 
@@ -132,6 +133,11 @@ class WorkProgress:
 def peak_memory() -> int:
     """Most bytes that this process, or one that it started, had resident."""
     return 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def memory_row(peak: int) -> tuple[str, str, str]:
+    """The summary's line on memory."""
+    return "memory", f"{peak / _MIB:,.0f} MiB", "at most"
 
 
 def rates(urls: int, size: int, rows: int, seconds: float) -> dict[str, Any]:
