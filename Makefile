@@ -7,6 +7,7 @@ DATA   ?= ./meguri-data
 INPUT  ?= examples/sqlite-docs.jsonl.zst
 ARGS   ?=
 WORKERS ?= auto
+SECONDS ?= 180
 
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -15,7 +16,7 @@ LOCK   := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
           --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-compose lint format lock schemas bench-run bench-seen bench-store bench-kafka clean
+.PHONY: help run test test-chaos test-compose lint format lock schemas bench-run bench-seen bench-store bench-kafka clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -29,6 +30,9 @@ test: $(VENV)/.test ## run the tests; ARGS="-k name" selects, WORKERS=0 runs the
 
 test-compose: $(VENV)/.test ## bring the fleet up with Docker Compose, disturb it, and compare
 	MEGURI_TEST_COMPOSE=1 $(BIN)/python -m pytest -s --numprocesses 0 tests/compose $(ARGS)
+
+test-chaos: $(VENV)/.test ## strike a fleet on three brokers with seeded faults, and restart it in turn; SECONDS=180
+	MEGURI_TEST_CHAOS_SECONDS=$(SECONDS) $(BIN)/python -m pytest --numprocesses 0 tests/kafka/test_chaos.py tests/kafka/test_rolling_restart.py $(ARGS)
 
 lint: $(VENV)/.dev ## style, types and import contracts
 	$(BIN)/ruff check .

@@ -253,10 +253,10 @@ def _summary(campaign: Campaign, result: RunResult) -> None:
     _list("most important", [f"{row['priority']:9.4f}  {row['url']}" for row in top_urls(driver.partitions, _TOP)])
     now = latest_hour(driver.partitions)
     _list(
-        f"next due (now is {_hour(now)})",
+        f"next due, by priority (now is {_hour(now)})",
         [f"{row['priority']:9.4f}  {row['url']}" for row in due_urls(driver.partitions, now, _TOP, by_priority=True)],
     )
-    click.echo(f"\nNext: meguri explain URL --data {campaign.data}; meguri due --data {campaign.data}")
+    click.echo(f"\nNext: meguri explain URL --data {campaign.data}; meguri due --by-priority --data {campaign.data}")
 
 
 def _list(title: str, lines: list[str]) -> None:

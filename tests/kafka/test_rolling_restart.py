@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kafka_watch import Look
 
 WHOLE = os.environ.get("MEGURI_TEST_WHOLE") == "1"
+pytestmark = pytest.mark.skipif(
+    float(os.environ.get("MEGURI_TEST_CHAOS_SECONDS", "0")) <= 0, reason="takes minutes: make test-chaos"
+)
 RESTARTS = 3
 GRACE = 20.0
 """A partition may stand still for so many times the slowest restart and so many seconds: loose, since the machine may
