@@ -48,7 +48,7 @@ def monitor(loaded: Loaded, host: str, port: int) -> int:
         raise MissingExtra(msg)
     from meguri.fleet.campaign import find_campaign  # noqa: PLC0415 - --help must not pay for it
     from meguri_common.topics import TELEMETRY  # noqa: PLC0415 - see above
-    from meguri_monitor.app import MonitorSettings  # noqa: PLC0415 - Faust is an optional dependency, and not a light one
+    from meguri_monitor.monitor import MonitorSettings  # noqa: PLC0415 - Faust is an optional dependency, and not a light one
     from meguri_monitor.running import run_monitor  # noqa: PLC0415 - see above
 
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(message)s", level=logging.WARNING)

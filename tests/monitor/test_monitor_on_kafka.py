@@ -31,8 +31,8 @@ from meguri_common.telemetry.kafka import KafkaEmitter
 from meguri_common.telemetry.model import WorkFigures
 from meguri_common.telemetry.sampling import InstanceName, instance_sample
 from meguri_monitor import broker
-from meguri_monitor.app import CHANGELOG_SETTINGS, changelog_topic
 from meguri_monitor.broker import TopicShape
+from meguri_monitor.monitor import CHANGELOG_SETTINGS, changelog_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

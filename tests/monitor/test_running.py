@@ -17,9 +17,9 @@ from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
 from meguri_common.errors import BusError, MeguriError
-from meguri_monitor import app as app_module
+from meguri_monitor import monitor as monitor_module
 from meguri_monitor import running
-from meguri_monitor.app import Monitor, MonitorSettings, Stalled
+from meguri_monitor.monitor import Monitor, MonitorSettings, Stalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class FakeApp:
 @pytest.fixture
 def monitor(monkeypatch: pytest.MonkeyPatch) -> Monitor:
     app = FakeApp()
-    monkeypatch.setattr(app_module, "ends_of", app.consumer.ends_of)
+    monkeypatch.setattr(monitor_module, "ends_of", app.consumer.ends_of)
     return Monitor(app, SETTINGS, 2)
 
 

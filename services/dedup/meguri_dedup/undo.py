@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,18 +12,33 @@ from meguri_dedup.rows import keys_of_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from meguri_dedup.drum import Drum
     from meguri_dedup.run_file import Run
-    from meguri_dedup.tiers import Tiers
 
-__all__ = ["BatchStart"]
+__all__ = ["BatchStart", "Undoable"]
 
 _PAIR = np.dtype([("host", np.uint64), ("path", np.uint64)])
+
+
+class Undoable(Protocol):
+    """What of a set a batch changes (see `tiers.Tiers`)."""
+
+    drum: Drum | None
+    table: ExactTable
+    cache: NDArray[np.uint64]
+    spills: int
+    spilled_unsaved: int
+    run_probes: int
+
+    def forget_filter(self) -> None:
+        """Let the filter be made anew from the keys when it is next asked."""
+        ...
 
 
 class BatchStart:
     """What a set was before a batch. Costs nothing until the table is first emptied; from then on, its log."""
 
-    def __init__(self, tiers: Tiers) -> None:
+    def __init__(self, tiers: Undoable) -> None:
         assert tiers.drum is not None, "batches without a folder aren't undone"
         self._runs = tiers.drum.runs
         self._counts = tiers.table.counts.copy()
@@ -36,7 +51,7 @@ class BatchStart:
         if self._first is None:
             self._first = run, table.log[: 2 * table.logged]
 
-    def undo(self, tiers: Tiers) -> None:
+    def undo(self, tiers: Undoable) -> None:
         """Make the set what it was."""
         assert tiers.drum is not None, "see above"
         if self._first is None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from aiokafka.errors import KafkaError
 
 from meguri_common.errors import BusError, ConfigError, MeguriError
-from meguri_monitor.app import CHANGELOG_SETTINGS, Stalled, changelog_topic, monitor_app
+from meguri_monitor.app import monitor_app
 from meguri_monitor.broker import make_topic, shape_of
+from meguri_monitor.monitor import CHANGELOG_SETTINGS, Stalled, changelog_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meguri_monitor.app import MonitorSettings
+    from meguri_monitor.monitor import MonitorSettings
 
 __all__ = ["run_monitor"]
 

@@ -19,7 +19,7 @@ from meguri_monitor.report import fleet_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meguri_monitor.app import Monitor
+    from meguri_monitor.monitor import Monitor
 
 __all__ = ["add_views", "page_headers"]
 

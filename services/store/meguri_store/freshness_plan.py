@@ -21,7 +21,7 @@ from meguri_store.delta import Admissions, Patches
 from meguri_store.freshness import DECISECONDS_AN_HOUR, ONE_SECOND
 from meguri_store.kernels.freshness import schedule
 from meguri_store.kernels.merge import match_rows
-from meguri_store.merge import keyed
+from meguri_store.keyed import keyed
 from meguri_store.patching import PATCHED, patch_columns
 from meguri_store.schema import DEFAULT_CRAWL_DELAY
 from meguri_store.water_level import LevelState, scheduled_rates

@@ -7,17 +7,17 @@ delta. Compaction writes what comes out; queries look at it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from meguri_common.wire.columns import binary_parts, numbers
 from meguri_common.wire.schemas import RowKind
 from meguri_store.delta import Admissions, Patches
 from meguri_store.hosts import HostChanges, merge_hosts
 from meguri_store.interleave import interleaved
 from meguri_store.kernels.merge import match_rows, merge_rows
+from meguri_store.keyed import fixed, keyed
 from meguri_store.patching import patch_rows
 from meguri_store.schema import URL_SCHEMA
 
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from meguri_store.freshness_plan import Plan
     from meguri_store.oplog import OpLog
 
-__all__ = ["CHUNK_ROWS", "Base", "Merge", "Piece", "keyed"]
+__all__ = ["CHUNK_ROWS", "Base", "Merge", "Piece"]
 
 CHUNK_ROWS = 131_072
 """Rows of a row group, and of a chunk in memory."""
-
-_Keyed = tuple["NDArray[np.uint64]", "NDArray[np.int32]", "NDArray[np.uint8]"]
 
 
 class Base(Protocol):
@@ -108,7 +106,7 @@ class Merge:
         """New rows, in store order."""
         self._new_keyed = keyed(self.new.rows)
         self._patches = Patches.of(log)
-        self._patch_keys = (_fixed(self._patches.host), _fixed(self._patches.path))
+        self._patch_keys = (fixed(self._patches.host), fixed(self._patches.path))
         self._next_new = 0
         self._first_host: list[NDArray[np.uint64]] = []
         self._first_row: list[NDArray[np.int64]] = []
@@ -263,19 +261,3 @@ def _tables(pieces: Iterator[Piece]) -> Iterator[pa.Table]:
     for piece in pieces:
         assert piece.rows is not None, "a piece that is of no row group has its rows"
         yield piece.rows
-
-
-def _fixed(values: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view: one type for the kernels, wherever the array comes from."""
-    view = values.view()
-    view.flags.writeable = False
-    return view
-
-
-def keyed(rows: pa.Table) -> _Keyed:
-    """Host keys, URL offsets and URL bytes of records, as the kernels take them."""
-    batch = rows.combine_chunks().to_batches()
-    if not batch:
-        return _fixed(np.zeros(0, np.uint64)), _fixed(np.zeros(1, np.int32)), _fixed(np.zeros(0, np.uint8))
-    offsets, data = binary_parts(batch[0].column("url"))
-    return _fixed(numbers(batch[0], "host_key")), _fixed(offsets), _fixed(data)
