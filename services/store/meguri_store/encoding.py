@@ -29,9 +29,8 @@ _COUNTED = frozenset({"host_key", "next_due"})
 """Columns of which the footer states least and greatest value, for tools that skip row groups by them."""
 
 _LEVEL = 3
-_LEVEL_OF_URLS = 4
 _LEVEL_OF_UNLIKE_URLS = 8
-"""Of zstd, where URLs are written for long and share little: a twentieth less, in four times the time."""
+"""Of zstd, where URLs are written for long and share little: a twentieth less, in three to four times the time."""
 _LEVEL_OF_HOSTS = 6
 _LEVEL_OF_NUMBERS = 1
 _LEVEL_OF_WIDE_NUMBERS = -1
@@ -193,7 +192,7 @@ def _urls(name: str, column: pa.Array, thorough: bool) -> Chunk:
     first = pack_deltas(_fixed(prefixes), out, True)
     first += pack_deltas(_fixed(lengths), out[first:], True)
     out[first : first + size] = rests[:size]
-    level = _LEVEL_OF_UNLIKE_URLS if thorough and size >= _UNLIKE_REST * count else _LEVEL_OF_URLS
+    level = _LEVEL_OF_UNLIKE_URLS if thorough and size >= _UNLIKE_REST * count else _LEVEL
     return _packed(name, _BYTES, [DELTA_TEXTS, _RLE], count, out[: first + size], level)
 
 
