@@ -3,12 +3,14 @@
 Paths are relative to the data root, with `/`. Durable means: file fsynced, renamed into place, folder fsynced.
 """
 
+# ruff: noqa: PTH104, PTH108, PTH112, PTH114, PTH116, PTH123, PTH208, PTH211 - paths are text here, see LocalFiles
 from __future__ import annotations
 
 import errno
 import io
 import os
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import pyarrow as pa
@@ -117,9 +119,11 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # A run asks for some thousand paths: making a `Path` of each cost more than most of the calls themselves.
+        self._prefix = f"{os.fspath(root)}/"
 
-    def _at(self, path: str) -> Path:
-        return self.root / path
+    def _at(self, path: str) -> str:
+        return self._prefix + path
 
     def create(self, path: str) -> BinaryIO:
         """See `FileSystem`."""
@@ -136,84 +140,91 @@ class LocalFiles:
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem`."""
-        self._at(source).rename(self._at(target))
+        os.rename(self._at(source), self._at(target))
 
     def link(self, source: str, target: str) -> None:
         """See `FileSystem`."""
-        self._at(target).hardlink_to(self._at(source))
+        os.link(self._at(source), self._at(target))
 
     def point(self, link: str, target: str) -> None:
         """See `FileSystem`."""
         folder, _, name = link.rpartition("/")
         temporary = self._at(f"{folder}/.new-{name}")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        temporary.rename(self._at(link))
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.symlink(target, temporary)
+        os.rename(temporary, self._at(link))
 
     def sync_folder(self, path: str) -> None:
         """See `FileSystem`."""
-        descriptor = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_folder(self._at(path))
 
     def make_folder(self, path: str) -> None:
         """See `FileSystem`."""
-        here = self._at(path)
+        if os.path.isdir(self._at(path)):
+            return
+        here = self.root / path
         missing = [folder for folder in (here, *here.parents) if not folder.is_dir()]
         here.mkdir(parents=True, exist_ok=True)
         for folder in reversed(missing):
-            descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync_folder(folder.parent)
 
     def list(self, path: str) -> list[str]:
         """See `FileSystem`."""
         try:
-            return sorted(entry.name for entry in self._at(path).iterdir())
+            return sorted(os.listdir(self._at(path)))
         except FileNotFoundError:
             return []
 
     def is_folder(self, path: str) -> bool:
         """See `FileSystem`."""
-        here = self._at(path)
-        return here.is_dir() and not here.is_symlink()
+        return _is_folder(self._at(path))
 
     def size(self, path: str) -> int | None:
         """See `FileSystem`."""
         try:
-            return self._at(path).stat().st_size
+            return os.stat(self._at(path)).st_size
         except FileNotFoundError:
             return None
 
     def modified(self, path: str) -> float:
         """See `FileSystem`."""
-        return self._at(path).lstat().st_mtime
+        return os.lstat(self._at(path)).st_mtime
 
     def read(self, path: str) -> bytes:
         """See `FileSystem`."""
-        return self._at(path).read_bytes()
+        with open(self._at(path), "rb") as file:
+            return file.read()
 
     def open(self, path: str) -> pa.NativeFile:
         """See `FileSystem`."""
         here = self._at(path)
-        if here.stat().st_size == 0:
+        if os.stat(here).st_size == 0:
             return pa.BufferReader(b"")
-        return pa.memory_map(os.fspath(here), "r")
+        return pa.memory_map(here, "r")
 
     def remove(self, path: str) -> None:
         """See `FileSystem`."""
         here = self._at(path)
         try:
-            if here.is_dir() and not here.is_symlink():
+            if _is_folder(here):
                 shutil.rmtree(here)
             else:
-                here.unlink(missing_ok=True)
+                os.unlink(here)
         except FileNotFoundError:
             return
         except OSError as problem:
             if problem.errno != errno.ENOENT:
                 raise
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _sync_folder(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

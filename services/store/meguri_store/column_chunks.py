@@ -172,22 +172,21 @@ class ChunkWriter:
 
     def close(self) -> None:
         """Write the footer; closing the sink is the owner's."""
-        footer = {
-            **self._frame,
-            _ROWS: (Wire.I64, self._rows),
-            _GROUPS: (Wire.LIST, (Wire.STRUCT, self._groups)),
-        }
-        body = encode_struct(footer)
+        head, tail = self._frame
+        counted: Struct = {_ROWS: (Wire.I64, self._rows), _GROUPS: (Wire.LIST, (Wire.STRUCT, self._groups))}
+        body = head + encode_struct(counted, after=_SCHEMA)[:-1] + tail
         self._sink.write(body)
         self._sink.write(_TAIL.pack(len(body), _MAGIC))
 
 
 @lru_cache(maxsize=8)
-def _frame(schema: pa.Schema) -> Struct:
-    """What a footer of the schema says whatever its rows are."""
+def _frame(schema: pa.Schema) -> tuple[bytes, bytes]:
+    """What a footer of the schema says whatever its rows are: what comes before them, and what comes after."""
     empty = io.BytesIO()
     pq.ParquetWriter(empty, schema, store_schema=False).close()
     blob = empty.getvalue()
     length = _TAIL.unpack(blob[-_TAIL.size :])[0]
     footer, _ = decode_struct(blob[-_TAIL.size - length : -_TAIL.size])
-    return {field: footer[field] for field in (_VERSION, _SCHEMA, _CREATED_BY, _ORDERS) if field in footer}
+    head = {field: footer[field] for field in (_VERSION, _SCHEMA)}
+    tail = {field: footer[field] for field in (_CREATED_BY, _ORDERS) if field in footer}
+    return encode_struct(head)[:-1], encode_struct(tail, after=_GROUPS)

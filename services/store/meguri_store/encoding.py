@@ -254,7 +254,16 @@ def _headed(body: bytes, kind: int, size: int, about: bytes) -> tuple[bytes, byt
 
 def _numbers_of(*values: int) -> bytes:
     """A struct of Thrift's compact protocol whose fields from 1 on are numbers of 32 bits."""
-    return b"".join(b"\x15" + _varint(value << 1 if value >= 0 else ~value << 1 | 1) for value in values) + b"\0"
+    out = bytearray()
+    for value in values:
+        out.append(0x15)
+        rest = value << 1 if value >= 0 else ~value << 1 | 1
+        while rest > 0x7F:  # noqa: PLR2004 - seven bits a byte
+            out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        out.append(rest)
+    out.append(0)
+    return bytes(out)
 
 
 def _chunk(

@@ -214,6 +214,8 @@ class Merge:
         written, self._next_new = merge_rows(*base, *self._new_keyed, start, self._chunk_rows, order)
         if written == count:
             return chunk, np.full(count, -1, np.int64)
+        if not count and self._next_new - start == written:  # none passed over: the new rows as they stand
+            return self.new.rows.slice(start, written), self.new.number[start : self._next_new]
         order = order[:written]
         fresh = order >= count
         admitted = np.full(written, -1, np.int64)

@@ -34,6 +34,22 @@ class Wire(IntEnum):
     STRUCT = 12
 
 
+# As plain numbers: what a footer of some hundred fields asks about each of them.
+_TRUE, _FALSE, _BYTE, _I16, _I64, _DOUBLE_VALUE, _BINARY, _LIST, _SET, _STRUCT = map(
+    int,
+    (
+        Wire.TRUE,
+        Wire.FALSE,
+        Wire.BYTE,
+        Wire.I16,
+        Wire.I64,
+        Wire.DOUBLE,
+        Wire.BINARY,
+        Wire.LIST,
+        Wire.SET,
+        Wire.STRUCT,
+    ),
+)
 _DOUBLE = struct.Struct("<d")
 _LONG_LIST = 15
 _VARINT_MORE = 0x80
@@ -56,10 +72,16 @@ def decode_struct(data: bytes, at: int = 0) -> tuple[Struct, int]:
         raise ValueError(msg) from problem
 
 
-def encode_struct(fields: Struct) -> bytes:
-    """The bytes of a struct."""
+def encode_struct(fields: Struct, *, after: int = 0) -> bytes:
+    """The bytes of a struct.
+
+    Args:
+        fields: what is in it.
+        after: the field before them, where these are the rest of a struct whose beginning, without its last byte, is
+            written already.
+    """
     out = bytearray()
-    _write_struct(out, fields)
+    _write_struct(out, fields, after)
     return bytes(out)
 
 
@@ -139,32 +161,31 @@ def _write_signed(out: bytearray, value: int) -> None:
     _write_unsigned(out, value << 1 if value >= 0 else ~value << 1 | 1)
 
 
-def _write_struct(out: bytearray, fields: Struct) -> None:
-    last = 0
+def _write_struct(out: bytearray, fields: Struct, last: int = 0) -> None:
     for number in sorted(fields):
         kind, value = fields[number]
-        if kind <= Wire.FALSE:
-            kind = Wire.TRUE if value else Wire.FALSE
+        if kind <= _FALSE:
+            kind = _TRUE if value else _FALSE
         if number - last <= _STEP:
             out.append((number - last) << 4 | kind)
         else:
             out.append(kind)
             _write_signed(out, number)
         last = number
-        if kind > Wire.FALSE:
+        if kind > _FALSE:
             _write_value(out, kind, value)
     out.append(0)
 
 
 def _write_value(out: bytearray, kind: int, value: Any) -> None:
-    if Wire.I16 <= kind <= Wire.I64:
+    if _I16 <= kind <= _I64:
         _write_signed(out, value)
-    elif kind == Wire.BINARY:
+    elif kind == _BINARY:
         _write_unsigned(out, len(value))
         out += value
-    elif kind == Wire.STRUCT:
+    elif kind == _STRUCT:
         _write_struct(out, value)
-    elif kind in (Wire.LIST, Wire.SET):
+    elif kind in (_LIST, _SET):
         element, items = value
         if len(items) < _LONG_LIST:
             out.append(len(items) << 4 | element)
@@ -173,9 +194,9 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
             _write_unsigned(out, len(items))
         for item in items:
             _write_value(out, element, item)
-    elif kind == Wire.DOUBLE:
+    elif kind == _DOUBLE_VALUE:
         out += _DOUBLE.pack(value)
-    elif kind in (Wire.TRUE, Wire.FALSE, Wire.BYTE):
+    elif kind <= _BYTE:
         out.append(value)
     else:
         msg = f"type {kind} isn't one of Parquet's"
