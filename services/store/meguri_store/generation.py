@@ -113,7 +113,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation, open for reading. What it is made of is immutable."""
+    """One generation, open for reading by one thread at a time. What it is made of is immutable."""
 
     folder: str
     meta: Meta
@@ -211,8 +211,8 @@ class Generation:
         if start < 0 or size < 0 or start + size > self._pages.size():
             msg = f"{size} bytes of {name} at byte {start} aren't there"
             raise ValueError(msg)
-        self._pages.seek(start)
-        return Chunk.of_pages(name, stated.compression, self._pages.read_buffer(size))
+        data = self._pages.get_stream(start, size).read_buffer(size)
+        return Chunk.of_pages(name, stated.compression, data)
 
     def urls(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group of URLs, all columns or some, in the schema's order.
