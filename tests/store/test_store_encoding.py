@@ -242,7 +242,7 @@ def test_shared_beginnings_are_split_off(texts):
 @settings(max_examples=60, deadline=None)
 @given(table=tables(URL_SCHEMA), flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 7)), max_size=2))
 def test_urls_are_decoded_as_arrow_does(table, flips):
-    chunk = ChunkReader(pa.BufferReader(written([table]))).column(0, "url")
+    chunk = ChunkReader(pa.BufferReader(written([table]))).group(0)["url"]
     data = bytearray(chunk.data)
     for at, bit in flips:
         data[int(len(data) * at)] ^= 1 << bit

@@ -33,7 +33,8 @@ _TAIL = struct.Struct("<I4s")
 _VERSION, _SCHEMA, _ROWS, _GROUPS, _KEY_VALUES, _CREATED_BY, _ORDERS = 1, 2, 3, 4, 5, 6, 7
 _GROUP_COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_AT, _GROUP_STORED, _GROUP_NUMBER = 1, 2, 3, 5, 6, 7
 _CHUNK_AT, _CHUNK_META = 2, 3
-_PATH, _UNPACKED, _PACKED, _DATA_AT, _DICTIONARY_AT, _STATISTICS = 3, 6, 7, 9, 11, 12
+_PATH, _CODEC, _UNPACKED, _PACKED, _DATA_AT, _DICTIONARY_AT, _STATISTICS = 3, 4, 6, 7, 9, 11, 12
+_CODECS = {"UNCOMPRESSED": 0, "ZSTD": 6}
 _KEPT = frozenset({1, 2, 3, 4, 5, _UNPACKED, _PACKED, _DATA_AT, _DICTIONARY_AT, _STATISTICS})
 """What is kept of a chunk's description; the rest repeats what pages say."""
 
@@ -45,6 +46,19 @@ class Chunk:
     meta: Struct
     data: Any
     """Its bytes, anything with a buffer."""
+
+    @classmethod
+    def of_pages(cls, name: str, codec: str, data: Any) -> Chunk:
+        """A chunk described as far as reading its pages needs; not to be written.
+
+        Args:
+            name: the column.
+            codec: Arrow's name of the compression.
+            data: its pages.
+        """
+        return cls(
+            {_PATH: (Wire.LIST, (Wire.BINARY, [name.encode()])), _CODEC: (Wire.I32, _CODECS.get(codec, -1))}, data
+        )
 
     @property
     def name(self) -> str:
@@ -90,19 +104,6 @@ class ChunkReader:
         """The chunks of a row group by column; of a mapped file their bytes aren't copied."""
         found = [self._chunk(number, meta) for meta in self._groups[number]]
         return {chunk.name: chunk for chunk in found}
-
-    def column(self, number: int, name: str) -> Chunk:
-        """A column's chunk of a row group.
-
-        Raises:
-            ValueError: there is none.
-        """
-        path = (Wire.BINARY, [name.encode()])
-        for meta in self._groups[number]:
-            if meta[_PATH][1] == path:
-                return self._chunk(number, meta)
-        msg = f"row group {number} has no column {name}"
-        raise ValueError(msg)
 
     def _chunk(self, number: int, meta: Struct) -> Chunk:
         data_at = meta[_DATA_AT][1]

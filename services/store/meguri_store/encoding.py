@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["DELTA_TEXTS", "ORDERED", "ZSTD", "encode_columns"]
+__all__ = [
+    "CODES",
+    "DELTA_NUMBERS",
+    "DELTA_TEXTS",
+    "ORDERED",
+    "PLAIN",
+    "SPLIT_BYTES",
+    "UNCOMPRESSED",
+    "ZSTD",
+    "encode_columns",
+]
 
 ORDERED = frozenset({"host_key", "first_row"})
 """Columns of numbers in order: written as differences."""
@@ -41,9 +51,9 @@ _FEW_BITS, _BYTE = 2, 8
 """Codes of more bits are written as whole bytes, which zstd codes by how often they come."""
 _MOST_ENTRIES = 1 << 16
 """Span of values up to which a dictionary is looked up by value."""
-_UNCOMPRESSED, ZSTD = 0, 6  # codecs, and below encodings, as Parquet numbers them
-_PLAIN, _RLE, _DELTA_NUMBERS, _TEXTS_BY_LENGTH, DELTA_TEXTS = 0, 3, 5, 6, 7
-_DICTIONARY_CODES, _SPLIT_BYTES = 8, 9
+UNCOMPRESSED, ZSTD = 0, 6  # codecs, and below encodings, as Parquet numbers them
+PLAIN, _RLE, DELTA_NUMBERS, _TEXTS_BY_LENGTH, DELTA_TEXTS = 0, 3, 5, 6, 7
+CODES, SPLIT_BYTES = 8, 9
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _INT32, _INT64, _FLOAT, _BYTES = 1, 2, 4, 6
 _WORD = struct.Struct("<I")
@@ -127,21 +137,21 @@ def _constant_chunk(name: str, column: pa.Array, single: bytes) -> Chunk:
     run = _varint(len(column) << 1)
     if not single:
         levels = run + b"\0"
-        page = _page(_WORD.pack(len(levels)) + levels, len(column), _PLAIN)
+        page = _page(_WORD.pack(len(levels)) + levels, len(column), PLAIN)
         kind = _INT64 if pa.types.is_primitive(column.type) else _BYTES
-        return _chunk(name, kind, [_PLAIN, _RLE], len(column), [page], _UNCOMPRESSED)
+        return _chunk(name, kind, [PLAIN, _RLE], len(column), [page], UNCOMPRESSED)
     dictionary = _dictionary_page(single, 1, len(single))
-    page = _page(b"\1" + run + b"\0", len(column), _DICTIONARY_CODES)
+    page = _page(b"\1" + run + b"\0", len(column), CODES)
     kind = _FLOAT if column.type == pa.float32() else _INT64 if len(single) > _WORD.size else _INT32
-    encodings = [_PLAIN, _RLE, _DICTIONARY_CODES]
-    return _chunk(name, kind, encodings, len(column), [dictionary, page], _UNCOMPRESSED)
+    encodings = [PLAIN, _RLE, CODES]
+    return _chunk(name, kind, encodings, len(column), [dictionary, page], UNCOMPRESSED)
 
 
 def _differences(name: str, column: pa.Array) -> Chunk:
     values = column.to_numpy().view(np.int64)
     out = np.empty(packed_bound(len(values)), np.uint8)
     body = out[: pack_deltas(_fixed(values), out, False)]
-    return _packed(name, _INT64, [_DELTA_NUMBERS, _RLE], len(values), body)
+    return _packed(name, _INT64, [DELTA_NUMBERS, _RLE], len(values), body)
 
 
 def _numbers(name: str, column: pa.Array) -> Chunk:
@@ -149,13 +159,13 @@ def _numbers(name: str, column: pa.Array) -> Chunk:
     values = column.to_numpy()
     if values.dtype.itemsize > _WORD.size:
         body = values.view(np.uint8)
-        return _packed(name, _INT64, [_PLAIN, _RLE], len(values), body, _LEVEL_OF_WIDE_NUMBERS)
+        return _packed(name, _INT64, [PLAIN, _RLE], len(values), body, _LEVEL_OF_WIDE_NUMBERS)
     values = values.astype(np.uint32, copy=False)
     # 0 means "none" or "never" in most columns, and stands far from the other values.
     least = int((values - np.uint32(1)).min()) + 1
     span = int(values.max()) - least + 2
     if span > _MOST_ENTRIES:
-        return _packed(name, _INT32, [_PLAIN, _RLE], len(values), values.view(np.uint8))
+        return _packed(name, _INT32, [PLAIN, _RLE], len(values), values.view(np.uint8))
     places, entries = np.full(span, -1, np.int32), np.empty(span, np.uint32)
     codes = np.empty(len(values), np.uint32)
     count = dictionary_codes(_fixed(values), np.uint32(least), places, entries, codes)
@@ -169,15 +179,15 @@ def _numbers(name: str, column: pa.Array) -> Chunk:
     pack_bits(codes, width, out[len(head) :])
     first = _dictionary_page(_compressed(entries[:count].view(np.uint8), _LEVEL_OF_NUMBERS), count, 4 * count)
     body = out[: len(head) + groups * width]
-    page = _page(_compressed(body, _LEVEL_OF_NUMBERS), len(values), _DICTIONARY_CODES, body.size)
-    return _chunk(name, _INT32, [_PLAIN, _RLE, _DICTIONARY_CODES], len(values), [first, page], ZSTD)
+    page = _page(_compressed(body, _LEVEL_OF_NUMBERS), len(values), CODES, body.size)
+    return _chunk(name, _INT32, [PLAIN, _RLE, CODES], len(values), [first, page], ZSTD)
 
 
 def _floats(name: str, column: pa.Array) -> Chunk:
     """The first bytes of all values, then the second ones, ...: exponents repeat, the rest hardly does."""
     values = column.to_numpy()
     split = np.ascontiguousarray(values.view(np.uint8).reshape(len(values), values.dtype.itemsize).T).ravel()
-    return _packed(name, _FLOAT, [_SPLIT_BYTES, _RLE], len(values), split)
+    return _packed(name, _FLOAT, [SPLIT_BYTES, _RLE], len(values), split)
 
 
 def _urls(name: str, column: pa.Array, thorough: bool) -> Chunk:
@@ -241,7 +251,7 @@ def _page(body: bytes, values: int, encoding: int, unpacked: int | None = None) 
 
 
 def _dictionary_page(body: bytes, entries: int, unpacked: int) -> tuple[bytes, bytes, int]:
-    return _headed(body, _DICTIONARY_PAGE, unpacked, b"\x3c" + _numbers_of(entries, _PLAIN))
+    return _headed(body, _DICTIONARY_PAGE, unpacked, b"\x3c" + _numbers_of(entries, PLAIN))
 
 
 def _headed(body: bytes, kind: int, size: int, about: bytes) -> tuple[bytes, bytes, int]:

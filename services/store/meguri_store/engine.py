@@ -19,6 +19,7 @@ from meguri_common.wire.columns import binary_parts
 from meguri_store.generation import Generation
 from meguri_store.kernels.merge import match_rows
 from meguri_store.ordering import order_by_keys
+from meguri_store.picking import Picker
 from meguri_store.publish import url_paths
 from meguri_store.schema import DUE_STATUSES, URL_SCHEMA
 from meguri_store.seen_filter import open_filters
@@ -36,7 +37,6 @@ __all__ = ["DUE_COLUMNS", "Engine", "Found"]
 
 DUE_COLUMNS = ("host_key", "path_key", "url", "next_due", "priority")
 """Columns of the due cursor's batches."""
-_DUE = np.isin(np.arange(256), DUE_STATUSES)
 _KEPT_ROWS = 65_536
 _KEPT_LOOKUPS = 32
 
@@ -72,6 +72,25 @@ class _Kept:
         return np.where((self.path[place] == path) & (self.host[place] == host), place, -1)
 
 
+@dataclass(frozen=True)
+class _Located:
+    """Where keys are that a row group has."""
+
+    group: int
+    rows: NDArray[np.int64]
+    """Ascending; of a key that was asked for more than once, more than once, (k,)."""
+    keys: NDArray[np.int64]
+    """Which keys these are, (k,)."""
+    hosts_urls: pa.StringArray
+    """URLs of all hosts that were asked about."""
+    places: NDArray[np.int64]
+    """Which of these are the keys', (k,)."""
+
+    def urls(self) -> pa.StringArray:
+        """The keys' URLs, (k,)."""
+        return self.hosts_urls.take(pa.array(self.places))
+
+
 class Engine:
     """One shard's generation, read-only. `close` it, or use it as a context."""
 
@@ -91,6 +110,7 @@ class Engine:
         """Keys about which the file had to be asked."""
         self._trust = trust_filter
         self._filters = open_filters(generation)
+        self._picker = Picker(generation)
         self._kept: list[_Kept] = []
 
     @classmethod
@@ -140,8 +160,8 @@ class Engine:
             return maybe
         asked = np.flatnonzero(maybe)
         known = np.zeros(len(host), np.bool_)
-        for _, _, keys in self._located(host[asked], path[asked]):
-            known[asked[keys]] = True
+        for part in self._located(host[asked], path[asked]):
+            known[asked[part.keys]] = True
         return known
 
     def get(self, host: int, path: int) -> dict[str, Any] | None:
@@ -175,10 +195,10 @@ class Engine:
                 count += len(hits)
         open_keys = np.flatnonzero(rows < 0)
         asked = open_keys[self._maybe(host[open_keys], path[open_keys])]
-        for group, found, keys in self._located(host[asked], path[asked]):
-            rows[asked[keys]] = count + np.arange(len(keys))
-            tables.append(self.generation.urls(group, names).select(names).take(pa.array(found)))
-            count += len(keys)
+        for part in self._located(host[asked], path[asked]):
+            rows[asked[part.keys]] = count + np.arange(len(part.keys))
+            tables.append(self._picker.rows(part.group, part.rows, names, {"url": part.urls()}))
+            count += len(part.keys)
         records = pa.concat_tables([URL_SCHEMA.empty_table().select(names), *tables])
         if columns is None and len(asked):
             self._keep(host[asked], path[asked], records, rows[asked])
@@ -187,8 +207,8 @@ class Engine:
     def due_batches(self, now: int, batch_size: int) -> Iterator[pa.Table]:
         """URLs due at hour `now`, in store order, as tables of `DUE_COLUMNS` of at most `batch_size` rows.
 
-        A row group of which the metadata says that nothing in it is due isn't touched; of one without a due row, two
-        columns are decoded.
+        A row group of which the metadata says that nothing in it is due isn't touched; in the others, due rows are told
+        by the codes of two columns, and only they are put together.
 
         Raises:
             CorruptGeneration: the file can't be read.
@@ -255,10 +275,8 @@ class Engine:
         first = np.concatenate([np.zeros(0, np.uint64), *(table.column("first_row").to_numpy() for table in tables)])
         return host, np.append(first.astype(np.int64), self.rows)
 
-    def _located(
-        self, host: NDArray[np.uint64], path: NDArray[np.uint64]
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Where keys (n,) are: row group, rows in it, and which keys these are; unknown ones don't come out."""
+    def _located(self, host: NDArray[np.uint64], path: NDArray[np.uint64]) -> Iterator[_Located]:
+        """Where keys (n,) are, a row group at a time; unknown ones don't come out."""
         self.base_probes += len(host)
         order = order_by_keys(host, path)
         host, path = host[order], path[order]
@@ -271,11 +289,15 @@ class Engine:
             high = int(np.searchsorted(keys[0], np.uint64(group.last_host), side="right"))
             if low == high:
                 continue
-            rows = self.generation.urls(number, ["host_key", "url"])
-            offsets, data = binary_parts(rows.column("url").chunk(0))
-            match = np.empty(rows.num_rows, np.int64)
-            stored = _fixed(rows.column("host_key").chunk(0).to_numpy())
-            match_rows(stored, _fixed(offsets), _fixed(data), keys[0][low:high], keys[1][low:high], match)
+            stored = self._picker.column(number, "host_key").to_numpy()
+            hosts = np.unique(keys[0][low:high])
+            rows = _ranges(np.searchsorted(stored, hosts), np.searchsorted(stored, hosts, side="right"))
+            if not len(rows):
+                continue
+            urls = self._picker.column(number, "url", rows)
+            offsets, data = binary_parts(urls)
+            match = np.empty(len(rows), np.int64)
+            match_rows(_fixed(stored[rows]), _fixed(offsets), _fixed(data), keys[0][low:high], keys[1][low:high], match)
             found = np.flatnonzero(match >= 0)
             if not len(found):
                 continue
@@ -284,7 +306,8 @@ class Engine:
             times = start[key + 1] - start[key]
             ends = np.cumsum(times)
             place = np.arange(int(ends[-1])) - np.repeat(ends - times, times) + np.repeat(start[key], times)
-            yield number, np.repeat(found, times), order[place]
+            found = np.repeat(found, times)
+            yield _Located(number, rows[found], order[place], urls, found)
 
     def _keep(
         self, host: NDArray[np.uint64], path: NDArray[np.uint64], records: pa.Table, rows: NDArray[np.int64]
@@ -302,15 +325,26 @@ class Engine:
                 break
 
     def _due(self, group: int, now: int) -> pa.Table | None:
-        stated = self.generation.urls(group, ["next_due", "status"])
-        at, status = (stated.column(name).to_numpy() for name in ("next_due", "status"))
-        rows = np.flatnonzero((at > 0) & (at <= now) & _DUE[status])
+        rows = self._picker.matching(
+            group,
+            {
+                "next_due": lambda at: (at > 0) & (at <= now),
+                "status": lambda status: np.isin(status, DUE_STATUSES),
+            },
+        )
         if not len(rows):
             return None
-        names = [name for name in DUE_COLUMNS if name != "path_key"]
-        found = self.generation.urls(group, names).take(pa.array(rows)).combine_chunks()
+        found = self._picker.rows(group, rows, [name for name in DUE_COLUMNS if name != "path_key"])
         paths = pa.array(url_paths(found.column("url").chunk(0)), pa.uint64())
         return found.append_column("path_key", paths).select(list(DUE_COLUMNS))
+
+
+def _ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each beginning to before its end, one range after another."""
+    sizes = end - begin
+    shifts: NDArray[np.int64] = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes)
+    shifts += np.arange(len(shifts))
+    return shifts
 
 
 def _fixed(values: NDArray[Any]) -> NDArray[Any]:

@@ -29,6 +29,7 @@ __all__ = [
 
 _BLOCK = 128
 _MINIBLOCK = 32
+_BYTE = 8
 _LEAST_SMALL = -128
 """The least of the differences that take a byte, where they are written as whole bytes."""
 PACKED_SLACK = 64
@@ -278,6 +279,13 @@ def unpack_deltas(data: NDArray[np.uint8], start: int, size: int, out: NDArray[n
             if width > 64 or at + stored > size:
                 good = False
                 break
+            if width in (0, _BYTE):
+                for row in range(done, stop):
+                    value += least + (np.int64(data[at + row - done]) if width else 0)
+                    out[row] = value
+                at += stored
+                done = stop
+                continue
             mask = np.uint64(0xFFFFFFFFFFFFFFFF)
             if width < 64:
                 mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
