@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from machine import add_machine
 from run_figures import Figures
 from run_stages import STAGES
 from run_stop import stop_and_go_on
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=_RESULTS)
     given = parser.parse_args()
     figures = Figures()
+    add_machine(figures, "at the start")
     found = {name: crawl for name, crawl in crawls().items() if name in (given.crawl or [name])}
     for name, crawl in found.items():
         with tempfile.TemporaryDirectory(prefix="meguri-bench-") as folder:
@@ -173,6 +175,7 @@ def main() -> None:
             for way in peers[0]:
                 cost = statistics.median(peer[way]["us_a_link"] for peer in peers)
                 figures.of_peer(name, way, sizes[0], cost)
+    add_machine(figures, "at the end")
     figures.write(given.output)
     figures.show()
 

@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from machine import add_machine
 from run_figures import Figures
 from seen_page import show, write_chart, write_tables
 
@@ -80,6 +81,7 @@ def measure_sizes(figures: Figures, sizes: list[int], peers: list[str]) -> dict[
     """Everything at each size; what this project's own said, by name and size."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for keys in sizes:
+        add_machine(figures, f"before {keys} keys")
         for what, names in _OWN.items():
             for name in names:
                 found[name, keys] = measured(what, name, keys)
@@ -140,6 +142,7 @@ def main() -> None:
     for name in _SOAKED if given.soak else ():
         for measure, (value, unit) in measured("soak", name, given.soak).items():
             figures.add(f"{name}, {given.soak} keys: {measure}", value, unit)
+    add_machine(figures, "at the end")
     figures.write(given.output)
     rows = json.loads(given.output.read_text())
     write_tables(rows, given.page)

@@ -92,9 +92,20 @@ def _growth(rows: Rows) -> Iterable[str]:
             yield f"| {name} | {measure} | {int(keys):,} over {int(least):,} | {row['value']:.10g} |"
 
 
+def _machine(rows: Rows) -> Iterable[str]:
+    found = {tuple(row["name"].split(": ", 1)): row["value"] for row in rows if row["name"].startswith("machine, ")}
+    names = list(dict.fromkeys(name for _, name in found))
+    yield "| CPU, ns | " + " | ".join(names) + " |"
+    yield "|---|" + "--:|" * len(names)
+    for when in dict.fromkeys(when for when, _ in found):
+        shown = re.sub(r"\d+", lambda digits: f"{int(digits[0]):,}", when.removeprefix("machine, "))
+        yield f"| {shown} | " + " | ".join(f"{found[when, name]:.3g}" for name in names) + " |"
+
+
 def _sections(rows: Rows) -> dict[str, str]:
     found = _figures(rows)
     return {
+        "machine": "\n".join(_machine(rows)),
         "sets": "\n".join(_table(found, _SETS, _SET_MEASURES)),
         "growth": "\n".join(["| | mix | keys | CPU a key, times |", "|---|---|--:|--:|", *_growth(rows)]),
         "filters": "\n".join(_table(found, _FILTERS, _FILTER_MEASURES)),
