@@ -102,13 +102,20 @@ def measure_sizes(figures: Figures, sizes: list[int], peers: list[str]) -> dict[
     return found
 
 
+def soak(figures: Figures, soaked: list[tuple[str, int]]) -> None:
+    """Add so many keys and ask for each again."""
+    for name, keys in soaked:
+        for measure, (value, unit) in measured("soak", name, keys).items():
+            figures.add(f"{name}, {keys} keys: {measure}", value, unit)
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--keys", type=int, nargs="+", default=[1_000_000, 10_000_000], help="sizes, for all contenders"
     )
-    parser.add_argument("--large", action="store_true", help=f"the set on disk with {_LARGE:,} keys, too")
+    parser.add_argument("--large", action="store_true", help=f"with {_LARGE:,} keys, too: set on disk, ribbon")
     parser.add_argument("--soak", type=int, default=50_000_000, help="keys that are asked for again; 0 for none")
     parser.add_argument("--first", type=int, default=100_000, help="first capacity of the filter that grows")
     parser.add_argument("--output", type=Path, default=_RESULTS)
@@ -133,15 +140,14 @@ def main() -> None:
             figures.add(f"{name}, {_LARGE} keys: {measure}", value, unit)
     for name in _OWN["set"]:
         grown = sorted(keys for held, keys in found if held == name)
-        for measure in ("all known", "half new", "crawl"):
+        for measure in ("all known", "half new", "all new", "crawl"):
             for keys in grown[1:]:
                 growth = found[name, keys][measure][0] / found[name, grown[0]][measure][0]
                 figures.add(f"{name}, {keys} keys: {measure}, over {grown[0]} keys", growth, "ratio")
     for measure, (value, unit) in measured("rates", "Bloom", given.first).items():
         figures.add(f"Bloom that grows from {given.first} keys: {measure}", value, unit)
-    for name in _SOAKED if given.soak else ():
-        for measure, (value, unit) in measured("soak", name, given.soak).items():
-            figures.add(f"{name}, {given.soak} keys: {measure}", value, unit)
+    soaked = [(name, given.soak) for name in _SOAKED if given.soak] + [(_SOAKED[-1], _LARGE)] * given.large
+    soak(figures, soaked)
     add_machine(figures, "at the end")
     figures.write(given.output)
     rows = json.loads(given.output.read_text())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from seen_filters import FILTERS
-from seen_keys import FRESH, batches, columns, crawled, half_known, known
+from seen_keys import FRESH, batches, columns, crawled, half_known, known, unknown
 from seen_sets import SETS
 
 from meguri_common.filters.bloom import Filter
@@ -79,14 +79,14 @@ def _warm(make: Callable[[Path], ExactSet], folder: Path) -> ExactSet:
 
 
 def measure_set(make: Callable[[Path], ExactSet], keys: int) -> Figures:
-    """Cost of filling a set, and of three mixes of questions to the full one."""
+    """Cost of filling a set, and of four mixes of questions to the full one."""
     random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory(prefix="meguri-bench-") as folder:
         exact = _warm(make, Path(folder))
         gc.disable()  # keys as Python objects aren't garbage; looking through them isn't the set's cost
         spent, size = merged(exact, batches(0, keys), 0)
         out: Figures = {"filling": (spent * 1e9 / keys, "ns")}
-        for name, order in (("all known", known), ("half new", half_known), ("crawl", crawled)):
+        for name, order in (("all known", known), ("half new", half_known), ("crawl", crawled), ("all new", unknown)):
             costs = []
             for _ in range(ROUNDS):
                 spent, size = merged(exact, order(random, size, ASKED_OF_SETS), size)

@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 
     Keys = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
-__all__ = ["BATCH", "FRESH", "as_bytes", "as_integers", "batches", "columns", "crawled", "half_known", "known"]
+__all__ = [
+    "BATCH",
+    "FRESH",
+    "as_bytes",
+    "as_integers",
+    "batches",
+    "columns",
+    "crawled",
+    "half_known",
+    "known",
+    "unknown",
+]
 
 BATCH = 10_000
 FRESH = 1 << 40
@@ -61,6 +72,13 @@ def half_known(random: np.random.Generator, size: int, count: int) -> Iterator[N
         batch = random.integers(0, size, min(BATCH, count - start))
         batch[::2] = size + np.arange(batch[::2].size)
         size += batch[::2].size
+        yield batch
+
+
+def unknown(random: np.random.Generator, size: int, count: int) -> Iterator[NDArray[np.int64]]:
+    """Keys that are all new, in any order; `size` are in at first."""
+    for batch in batches(size, count):
+        random.shuffle(batch)
         yield batch
 
 

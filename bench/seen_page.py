@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["show", "write_chart", "write_tables"]
 
 _SETS = ("SeenSet in memory", "Python set", "SeenSet on disk", "RocksDB", "LMDB")
-_SET_MEASURES = ("filling", "all known", "half new", "crawl", "memory a key", "disk a key")
+_SET_MEASURES = ("filling", "all known", "half new", "all new", "crawl", "memory a key", "disk a key")
 _FILTERS = (
     "Bloom",
     "rbloom",
@@ -81,7 +81,8 @@ def _soaks(rows: Rows) -> Iterable[str]:
     for row in rows:
         match = _NAME.fullmatch(row["name"])
         if match and match["measure"].startswith("soak, "):
-            yield f"| {match['own']} | {match['measure'].removeprefix('soak, ')} | {row['value']:,.10g} {row['unit']} |"
+            name, measure = f"{match['own']}, {int(match['keys']):,} keys", match["measure"].removeprefix("soak, ")
+            yield f"| {name} | {measure} | {row['value']:,.10g} {row['unit']} |"
 
 
 def _growth(rows: Rows) -> Iterable[str]:
