@@ -74,14 +74,15 @@ def scaling(brokers: Cluster, crawl: Crawl, root: Path, times: int, service: str
             for _ in range(instances):
                 fleet.start(service)
             fleet.await_started()
-            time.sleep(_SETTLE_SECONDS * instances)
+            watch = Watch(fleet)
+            watch.await_shared(service, instances)
+            time.sleep(_SETTLE_SECONDS)
             _signal(fleet, service, signal.SIGSTOP)
             above = SERVICES[: SERVICES.index(service)]
             for each in above:
                 fleet.start(each)
             fleet.await_started()
             fleet.publish(pages)
-            watch = Watch(fleet)
             if above:
                 watch.await_drained(*above)
             for each in above:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from meguri.fleet.positions import INBOXES
@@ -25,6 +25,8 @@ __all__ = ["Look", "Watch", "cpu_of", "spent", "standstills"]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _USER = 11
 """Field of user time behind the name in /proc/PID/stat; that of the system follows."""
+_NOT_YET = {"GROUP_ID_NOT_FOUND", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"}
+"""What is said of a group that nobody has joined yet."""
 
 
 def cpu_of(pid: int) -> float:
@@ -95,6 +97,28 @@ class Watch:
             found = {place.partition: _result(answer).offset for place, answer in answers.items()}
             ends[service] = [found[number] for number in range(self._counts[service])]
         return Look(at, ends, committed)
+
+    def await_shared(self, service: str, instances: int, seconds: float = 60.0) -> None:
+        """Wait until so many instances share a service's partitions, each with some.
+
+        Raises:
+            TimeoutError: they don't.
+        """
+        group = self._groups[service]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                members = _result(self._admin.describe_consumer_groups([group])[group]).members
+            except KafkaException as problem:
+                if problem.args[0].name() not in _NOT_YET:
+                    raise
+                members = []  # nobody has joined yet
+            having = [len(member.assignment.topic_partitions) for member in members]
+            if len(having) == instances and all(having) and sum(having) == self._counts[service]:
+                return
+            time.sleep(0.2)
+        msg = f"{service}'s partitions aren't shared by {instances} instances within {seconds:g} s"
+        raise TimeoutError(msg)
 
     def await_drained(self, *services: str, seconds: float = 900.0, interval: float = 0.1) -> float:
         """Wait until some services (default: all) have read all; the moment (monotonic seconds).

@@ -17,6 +17,7 @@ _FRESH = {"topic.metadata.refresh.interval.ms": 10_000}
 by default for five minutes: a group assigns nothing meanwhile, and ends can't be read."""
 
 _MESSAGE_BYTES = 10 << 20
+_HEARTBEAT_SECONDS = 2.0
 _FETCHED_AHEAD_KIB = 32 << 10
 
 
@@ -109,7 +110,8 @@ class KafkaSettings:
             **shared,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": round(self.session_timeout * 1000),
-            "heartbeat.interval.ms": round(self.session_timeout * 1000 / 5),
+            # A member learns of a rebalance from the answer to a heartbeat, however long it may be silent.
+            "heartbeat.interval.ms": round(min(self.session_timeout / 5, _HEARTBEAT_SECONDS) * 1000),
             **self.extra,
         }
 
