@@ -25,6 +25,7 @@ _ASLEEP = {
     "MEGURI_FLEET_GIVE_UP_TIMEOUT": "600",
     "MEGURI_FLEET_TRANSACTION_TIMEOUT": "60",
     "MEGURI_FLEET_COMMIT_INTERVAL": "0.2",
+    "MEGURI_TOPICS_PAGES_PARTITIONS": "16",
 }
 """Instances that are stopped while their inbox is filled keep their partitions."""
 _SETTLE_SECONDS = 5.0
@@ -68,7 +69,7 @@ def scaling(brokers: Cluster, crawl: Crawl, root: Path, times: int, service: str
     """Fill the inbox of a service, and let one and then two instances of it read it, nobody else at work."""
     pages = _pages(crawl, root, times)
     links = crawl.links * times
-    speeds = {}
+    speeds, shares = {}, {}
     for instances in (1, 2):
         with Fleet(brokers.bootstrap, root / f"scaling-{instances}", settings=_ASLEEP) as fleet:
             for _ in range(instances):
@@ -94,9 +95,10 @@ def scaling(brokers: Cluster, crawl: Crawl, root: Path, times: int, service: str
             _signal(fleet, service, signal.SIGCONT)
             speeds[instances] = links / (watch.await_drained(service) - began)
             after = spent(fleet, brokers)
-            print(f"{instances}: {after[service] - before[service]:.1f} s of {service}", flush=True)
+            shares[instances] = (after["kafka"] - before["kafka"]) * speeds[instances] / links
     return [
         *[(f"scaling: {service}, {count} instance(s)", speed, "links/s") for count, speed in speeds.items()],
+        *[(f"scaling: Kafka beside {count} instance(s)", 100 * each, "% of a core") for count, each in shares.items()],
         (f"scaling: {service}, two instances to one", speeds[2] / speeds[1], "times"),
     ]
 
