@@ -19,6 +19,7 @@ by default for five minutes: a group assigns nothing meanwhile, and ends can't b
 _MESSAGE_BYTES = 10 << 20
 _HEARTBEAT_SECONDS = 2.0
 _FETCHED_AHEAD_KIB = 32 << 10
+_QUEUE_BACKOFF_MS = 20
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class KafkaSettings:
             "fetch.wait.max.ms": wait_ms,
             "fetch.error.backoff.ms": 100,
             "queued.max.messages.kbytes": _FETCHED_AHEAD_KIB,
+            # A full queue is looked at again after so long (a second by default, in which all of it has been read).
+            "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
             **self.extra,
         }
 
