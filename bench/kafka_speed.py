@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import statistics
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kafka_fleet import SERVICES, Fleet
-from kafka_watch import Watch, spent
+from kafka_watch import MIDDLE, Watch, spent
 from run_stretch import write_stretched
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _ASLEEP = {
 }
 """Instances that are stopped while their inbox is filled keep their partitions."""
 _SETTLE_SECONDS = 5.0
+_ROUNDS = 3
 
 
 def throughput(brokers: Cluster, crawl: Crawl, root: Path, times: int) -> tuple[Figures, str]:
@@ -69,9 +72,9 @@ def scaling(brokers: Cluster, crawl: Crawl, root: Path, times: int, service: str
     """Fill the inbox of a service, and let one and then two instances of it read it, nobody else at work."""
     pages = _pages(crawl, root, times)
     links = crawl.links * times
-    speeds, shares = {}, {}
-    for instances in (1, 2):
-        with Fleet(brokers.bootstrap, root / f"scaling-{instances}", settings=_ASLEEP) as fleet:
+    speeds, shares = defaultdict(list), defaultdict(list)
+    for number, instances in enumerate((1, 2) * _ROUNDS):
+        with Fleet(brokers.bootstrap, root / f"scaling-{number}", settings=_ASLEEP) as fleet:
             for _ in range(instances):
                 fleet.start(service)
             fleet.await_started()
@@ -93,13 +96,18 @@ def scaling(brokers: Cluster, crawl: Crawl, root: Path, times: int, service: str
             before = spent(fleet, brokers)
             began = time.monotonic()
             _signal(fleet, service, signal.SIGCONT)
-            speeds[instances] = links / (watch.await_drained(service) - began)
+            speeds[instances].append(links * MIDDLE / watch.middle_seconds(service))
             after = spent(fleet, brokers)
-            shares[instances] = (after["kafka"] - before["kafka"]) * speeds[instances] / links
+            shares[instances].append((after["kafka"] - before["kafka"]) / (time.monotonic() - began))
+            print(f"{instances} of {service}: {speeds[instances][-1]:,.0f} links/s", flush=True)
+    speed = {count: statistics.median(found) for count, found in speeds.items()}
     return [
-        *[(f"scaling: {service}, {count} instance(s)", speed, "links/s") for count, speed in speeds.items()],
-        *[(f"scaling: Kafka beside {count} instance(s)", 100 * each, "% of a core") for count, each in shares.items()],
-        (f"scaling: {service}, two instances to one", speeds[2] / speeds[1], "times"),
+        *[(f"scaling: {service}, {count} instance(s)", each, "links/s") for count, each in speed.items()],
+        *[
+            (f"scaling: Kafka beside {count} instance(s)", 100 * statistics.median(each), "% of a core")
+            for count, each in shares.items()
+        ],
+        (f"scaling: {service}, two instances to one", speed[2] / speed[1], "times"),
     ]
 
 

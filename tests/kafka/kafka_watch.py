@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from kafka_cluster import Cluster
     from kafka_fleet import Fleet
 
-__all__ = ["Look", "Watch", "cpu_of", "spent", "standstills"]
+__all__ = ["MIDDLE", "Look", "Watch", "cpu_of", "spent", "standstills"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _USER = 11
 """Field of user time behind the name in /proc/PID/stat; that of the system follows."""
+_EARLY, _LATE = 0.1, 0.8
+MIDDLE = _LATE - _EARLY
+"""Share of an inbox that `Watch.middle_seconds` is the time of."""
 _NOT_YET = {"GROUP_ID_NOT_FOUND", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"}
 """What is said of a group that nobody has joined yet."""
 
@@ -119,6 +123,33 @@ class Watch:
             time.sleep(0.2)
         msg = f"{service}'s partitions aren't shared by {instances} instances within {seconds:g} s"
         raise TimeoutError(msg)
+
+    def middle_seconds(self, service: str, *, seconds: float = 900.0, interval: float = 0.2) -> float:
+        """How long a service takes for the middle of its inbox, between a tenth and four fifths of its offsets.
+
+        Neither waking up counts nor an uneven rest that one instance reads alone. Linear between two looks.
+
+        Raises:
+            TimeoutError: it hasn't come so far.
+        """
+        began = time.monotonic()
+        looks: list[tuple[float, float]] = []
+        while not looks or looks[-1][1] < _LATE:
+            if time.monotonic() > began + seconds:
+                msg = f"{service} hasn't read most of its inbox within {seconds:g} s"
+                raise TimeoutError(msg)
+            now = self.look()
+            looks.append((now.at, sum(now.committed[service]) / max(sum(now.ends[service]), 1)))
+            time.sleep(interval)
+        first, last = (
+            next(
+                before[0] + (after[0] - before[0]) * (share - before[1]) / (after[1] - before[1])
+                for before, after in itertools.pairwise([(began, 0.0), *looks])
+                if after[1] >= share
+            )
+            for share in (_EARLY, _LATE)
+        )
+        return last - first
 
     def await_drained(self, *services: str, seconds: float = 900.0, interval: float = 0.1) -> float:
         """Wait until some services (default: all) have read all; the moment (monotonic seconds).
