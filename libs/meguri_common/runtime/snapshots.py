@@ -150,7 +150,11 @@ class SnapshotReader:
             msg = f"{reference.path}: can't be read: {problem}"
             raise CorruptSnapshot(msg) from problem
         if len(blob) != reference.size or xxhash.xxh64_hexdigest(blob) != reference.checksum:
-            msg = f"{reference.path}: {len(blob)} bytes don't fit the snapshot's size {reference.size} and checksum"
+            wrong = "checksum" if len(blob) == reference.size else f"size of {len(blob)} bytes"
+            msg = (
+                f"{reference.path}: its {wrong} isn't what the snapshot states. Remove the file (keep a copy): the "
+                "next start takes an older snapshot, if one is whole and the log reaches back to it, or says why it can't."
+            )
             raise CorruptSnapshot(msg)
         return blob
 

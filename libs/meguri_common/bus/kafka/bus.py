@@ -14,6 +14,7 @@ from meguri_common.bus.kafka.member import KafkaMember
 from meguri_common.bus.kafka.names import group_id
 from meguri_common.bus.kafka.producer import KafkaProducer
 from meguri_common.bus.kafka.reading import Follower, Rereader
+from meguri_common.bus.kafka.renewing import Renewed
 from meguri_common.bus.port import Batch, Commit, TopicPartition
 from meguri_common.errors import BusError
 
@@ -51,7 +52,7 @@ class KafkaBus:
         self.settings = settings
         self.patience = Patience(settings.request_timeout, stopping)
         self._now = now
-        self._admin = self._new_admin()
+        self._admins = Renewed(lambda: AdminClient(self.settings.admin(), logger=log))
         self._follower: Follower | None = None
         self._rereader: Rereader | None = None
         self._counts: dict[str, int] = {}
@@ -113,7 +114,8 @@ class KafkaBus:
 
         def ask(left: float) -> Commit | None:
             self._used()
-            futures = self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=left)
+            admin = self._admins.client
+            futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=left)
             try:
                 (found,) = futures[name].result().topic_partitions
             except KafkaException as problem:
@@ -160,7 +162,9 @@ class KafkaBus:
         at = TopicPartition(self.settings.topic(source.topic), source.partition)
 
         def ask(left: float, position: ClientPartition) -> None:
-            for future in self._admin.delete_records([position], request_timeout=left, operation_timeout=left).values():
+            for future in self._admins.client.delete_records(
+                [position], request_timeout=left, operation_timeout=left
+            ).values():
                 future.result()
 
         try:
@@ -204,19 +208,10 @@ class KafkaBus:
         topic = self.settings.topic(name)
 
         def ask(left: float) -> Any:
-            return self._admin.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result()
+            return self._admins.client.describe_topics(TopicCollection([topic]), request_timeout=left)[topic].result()
 
         return self._ask(f"topic {topic}", ask)
 
     def _ask(self, what: str, call: Callable[[float], _Result], seconds: float | None = None) -> _Result:
-        """Ask through the admin client, and through a new one after each failure.
-
-        One that has lived through a broker's restart may never get an answer again (seen with librdkafka 2.16).
-        """
-        return self.patience.ask(what, call, seconds=seconds, again=self._renew_admin)
-
-    def _renew_admin(self) -> None:
-        self._admin = self._new_admin()
-
-    def _new_admin(self) -> AdminClient:
-        return AdminClient(self.settings.admin(), logger=log)
+        """Ask through the admin client, and through a new one after failures."""
+        return self.patience.ask(what, call, seconds=seconds, again=self._admins.renew)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import re
+import threading
 import time
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -165,3 +167,33 @@ class Patience:
                     raise BusError(msg) from problem
             time.sleep(min(_SLICE / 10, self.left(deadline)))
             again()
+
+    def bounded(self, what: str, call: Callable[[], _Result], *, seconds: float) -> _Result:
+        """Call on a thread of its own, and wait no longer than so: for calls that outstay their own time limits.
+
+        Signals are handled meanwhile. A call that is given up goes on, and keeps alive what it uses.
+
+        Args:
+            what: names the call in the error.
+            call: raises what it likes.
+            seconds: time in all.
+
+        Raises:
+            BusError: it hasn't come back.
+        """
+        answer: Future[_Result] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as problem:  # noqa: BLE001 - raised where the call is waited for
+                answer.set_exception(problem)
+
+        threading.Thread(target=work, name=what, daemon=True).start()
+        deadline = self.deadline(seconds)
+        while not answer.done():
+            if self.over(deadline):
+                msg = f"{what}: the client hasn't come back from it; it is given up"
+                raise BusError(msg)
+            wait((answer,), min(self.left(deadline), _SLICE))
+        return answer.result()

@@ -31,6 +31,8 @@ __all__ = ["KafkaProducer"]
 
 _MARGIN = 10.0
 """Seconds beyond the transaction's timeout that a commit waits for its answer."""
+_LATE = 5.0
+"""Seconds beyond its own limit after which a call that doesn't come back is given up."""
 _SLICE = 1.0
 
 
@@ -125,10 +127,20 @@ class KafkaProducer:
             ClientPartition(self._topic(member.topic), partition, commit.offset, commit.metadata)
             for partition, commit in commits.items()
         ]
+        doing = f"committing offsets of {member.group}"
         try:
-            client.send_offsets_to_transaction(positions, metadata, self._timeout)
+            # The client was seen to wait here for far longer than it was told, when a coordinator went.
+            self._patience.bounded(
+                f"{self._name}: {doing}",
+                lambda: client.send_offsets_to_transaction(positions, metadata, self._timeout),
+                seconds=self._timeout + _LATE,
+            )
         except KafkaException as problem:
-            raise self._failed(problem, f"committing offsets of {member.group}") from problem
+            raise self._failed(problem, doing) from problem
+        except BusError as problem:
+            self._used_up = problem
+            self._open = False
+            raise
 
     def commit(self) -> None:
         """See `Producer`: every failure leaves the outcome unknown."""
