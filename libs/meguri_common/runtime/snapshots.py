@@ -153,7 +153,7 @@ class SnapshotReader:
             wrong = "checksum" if len(blob) == reference.size else f"size of {len(blob)} bytes"
             msg = (
                 f"{reference.path}: its {wrong} isn't what the snapshot states. Remove the file (keep a copy): the "
-                "next start takes an older snapshot, if one is whole and the log reaches back to it, or says why it can't."
+                "next start takes an older snapshot, if one is whole and the log reaches back to it, or says why not."
             )
             raise CorruptSnapshot(msg)
         return blob
