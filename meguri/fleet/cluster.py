@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from meguri.fleet.topics import FoundTopic
+from meguri_common.bus.kafka.renewing import Renewed
 from meguri_common.errors import BrokerUnreachable, BusError, TopicMismatch
 from meguri_common.kafka import kafka_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from meguri.fleet.topics import TopicPlan
     from meguri_common.config import KafkaSettings
 
 __all__ = ["Cluster", "quiet_logger"]
+
+_Result = TypeVar("_Result")
 
 _LOOK_SECONDS = 0.1
 _OLD_BROKER_SETTINGS = ("inter.broker.protocol.version", "zookeeper.connect")
@@ -57,12 +60,18 @@ class Cluster:
 
         self._patience = Patience(timeout)
         try:
-            self._admin = self._admin_module.AdminClient(
-                {**config, "error_cb": lambda error: self._problems.append(error.str())}, logger=quiet_logger()
+            self._admins: Renewed[Any] = Renewed(
+                lambda: self._admin_module.AdminClient(
+                    {**config, "error_cb": lambda error: self._problems.append(error.str())}, logger=quiet_logger()
+                )
             )
         except self._kafka.KafkaException as problem:
             msg = f"the settings for Kafka: {problem.args[0].str()}"
             raise BusError(msg) from problem
+
+    @property
+    def _admin(self) -> Any:
+        return self._admins.client
 
     def brokers(self) -> int:
         """How many there are.
@@ -82,7 +91,7 @@ class Cluster:
         resources = self._admin_module.ConfigResource
         for number in sorted(self._metadata().brokers):
             asked = resources(resources.Type.BROKER, str(number))
-            config = self._patience.ask(f"the settings of broker {number}", partial(self._config, asked))
+            config = self._ask(f"the settings of broker {number}", partial(self._config, asked))
             old = next((name for name in _OLD_BROKER_SETTINGS if name in config), None)
             if old is not None:
                 version = config[old].value if old == _OLD_BROKER_SETTINGS[0] else "before 4.0"
@@ -105,7 +114,7 @@ class Cluster:
                 found[resource.name] = FoundTopic(len(partitions), replicas, config)
             return found
 
-        return self._patience.ask("the settings of topics", ask) if asked else {}
+        return self._ask("the settings of topics", ask) if asked else {}
 
     def create(self, plans: Sequence[TopicPlan]) -> list[str]:
         """Make topics.
@@ -186,7 +195,7 @@ class Cluster:
                     return []
                 raise
 
-        answer = self._patience.ask(f"the positions of {group}", ask)
+        answer = self._ask(f"the positions of {group}", ask)
         found = {place.partition: place.offset for place in answer}
         return [found[number] if found.get(number, -1) >= 0 else None for number in range(count)]
 
@@ -201,7 +210,11 @@ class Cluster:
                     return 0
                 raise
 
-        return self._patience.ask(f"the group {group}", ask)
+        return self._ask(f"the group {group}", ask)
+
+    def _ask(self, what: str, call: Callable[[float], _Result]) -> _Result:
+        """Ask again while what fails may pass; who waits for long (`lag --wait`) may outlive brokers."""
+        return self._patience.ask(what, call, again=self._admins.renew)
 
     def _config(self, asked: Any, left: float) -> Any:
         return self._result(self._admin.describe_configs([asked], request_timeout=left))
@@ -214,7 +227,7 @@ class Cluster:
             answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left)
             return {place.partition: answer.result().offset for place, answer in answers.items()}
 
-        found = self._patience.ask(f"the offsets of {topic}", ask)
+        found = self._ask(f"the offsets of {topic}", ask)
         return [found[number] for number in range(count)]
 
     def _metadata(self) -> Any:
@@ -222,6 +235,7 @@ class Cluster:
             return self._admin.list_topics(timeout=self._timeout)
         except self._kafka.KafkaException as problem:
             self._admin.poll(0.1)
+            self._admins.renew()
             why = self._problems[-1] if self._problems else problem.args[0].str()
             msg = f"no broker answers at {self.settings.bootstrap} within {self._timeout:g} s: {why}"
             raise BrokerUnreachable(msg) from problem

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
 
+from meguri.fleet.cluster import Cluster
 from meguri_common.bus.kafka import producer as producers
 from meguri_common.bus.kafka.failures import Patience
 from meguri_common.bus.kafka.member import KafkaMember
@@ -19,6 +22,7 @@ from meguri_common.bus.kafka.producer import KafkaProducer
 from meguri_common.bus.kafka.renewing import Renewed
 from meguri_common.bus.kafka.settings import KafkaSettings
 from meguri_common.bus.port import Commit
+from meguri_common.config import KafkaSettings as Brokers
 from meguri_common.errors import BusError, Fenced
 
 if TYPE_CHECKING:
@@ -138,3 +142,29 @@ def test_a_replaced_client_is_kept_for_longer_than_its_requests_take() -> None:
     assert held.client.number == 38, "one every eight seconds"
     assert most == 10, "those of the last 70 seconds, and the one in use"
     assert 1 not in alive
+
+
+def test_questions_outlive_a_client_that_is_never_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Admin:
+        count = 0
+
+        def __init__(self, *_: object, **_more: object) -> None:
+            Admin.count += 1
+            self.number = Admin.count
+
+        def list_consumer_group_offsets(self, _: object, **_more: object) -> dict[str, Future[Any]]:
+            asked.append(self.number)
+            answer: Future[Any] = Future()
+            if self.number == 1:
+                answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+            else:
+                answer.set_result(ConsumerGroupTopicPartitions("store", [Place("deltas", 0, 7)]))
+            return {"store": answer}
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin)
+    monkeypatch.setattr("meguri_common.bus.kafka.renewing._YOUNG", 0.0)
+    cluster = Cluster(Brokers(bootstrap="127.0.0.1:1"), timeout=5)
+    assert cluster.committed("store", "deltas", 1) == [7]
+    assert asked == [1, 2]
