@@ -124,6 +124,8 @@ class Chaos:
         self._questions = questions_to(fleet)
         self._faults = sorted(set(FAULTS) - set(without))
         self._deck: list[str] = []
+        self._lists = threading.Lock()
+        """Held to take an instance from the fleet's lists: what heals does so on threads of its own."""
         self._healing: list[threading.Thread] = []
         self._hurt: list[BaseException] = []
 
@@ -238,11 +240,12 @@ class Chaos:
             AssertionError: an instance ended by itself otherwise.
         """
         for service in SERVICES:
-            for process in list(self.fleet.running[service]):
-                if process.poll() is None:
-                    continue
+            with self._lists:
+                ended = [process for process in self.fleet.running[service] if process.poll() is not None]
+                for process in ended:
+                    self.fleet.running[service].remove(process)
+            for process in ended:
                 assert process.returncode in CRASHED, (names, service, process.returncode, self._tail(service))
-                self.fleet.running[service].remove(process)
                 self.fleet.start(service)
                 self.struck.crashed += 1
 
@@ -252,16 +255,14 @@ class Chaos:
     def _one(self, service: str) -> subprocess.Popen[bytes]:
         return self._random.choice(self.fleet.running[service])
 
-    def _gone(self, service: str, process: subprocess.Popen[bytes]) -> None:
-        process.wait(60)
-        self.fleet.running[service].remove(process)
-
     # The faults: each strikes and returns after how many seconds what heals it.
 
     def kill(self, service: str) -> tuple[float, Callable[[], object]]:
         process = self._one(service)
+        with self._lists:
+            self.fleet.running[service].remove(process)
         process.kill()
-        self._gone(service, process)
+        process.wait(60)
         return self._random.uniform(0, 3), lambda: self.fleet.start(service)
 
     def stop(self, service: str) -> tuple[float, Callable[[], object]]:
@@ -278,10 +279,22 @@ class Chaos:
             service = max(SERVICES, key=lambda each: len(self.fleet.running[each]))
         return 0.0, lambda: self._stopped(service)
 
-    def _stopped(self, service: str) -> None:
-        process = self.fleet.running[service].pop(self._random.randrange(len(self.fleet.running[service])))
+    def _stopped(self, service: str, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Stop an instance in order, this one or any; should the client library break meanwhile, that is counted."""
+        running = self.fleet.running[service]
+        if process is None:
+            process = self._one(service)
+        # Taken from the list first: whoever looks for instances that ended by themselves must not find it.
+        with self._lists:
+            if process not in running:
+                return
+            running.remove(process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, (service, process.returncode, self._tail(service))
+        process.wait(60)
+        if process.returncode in CRASHED:
+            self.struck.crashed += 1
+        else:
+            assert process.returncode == 0, (service, process.returncode, self._tail(service))
 
     def pause(self, service: str) -> tuple[float, Callable[[], object]]:
         """Longer than the session's timeout, shorter than the transaction's: a zombie wakes up."""
@@ -301,9 +314,7 @@ class Chaos:
         def heal() -> None:
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
             self.fleet.await_started()
-            other.send_signal(signal.SIGTERM)
-            assert other.wait(60) == 0, (service, other.returncode, self._tail(service))
-            self.fleet.running[service].remove(other)
+            self._stopped(service, other)
 
         return self._random.uniform(4, 6), heal
 
