@@ -11,6 +11,7 @@ pytest.importorskip("confluent_kafka")
 
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as ClientPartition
+from kafka_cluster import Cluster, NoBroker
 from kafka_stage import Stage
 from kafka_world import make_topics
 
@@ -112,6 +113,31 @@ def test_a_topic_made_anew(stage: Stage) -> None:
     make_topics(stage.bootstrap, {stage.inbox: 2})
     stage.send(30)
     assert "was made anew since the snapshot" in refusal(stage, 0)
+
+
+def test_a_log_that_ends_below_the_state(tmp_path: Path) -> None:
+    """A broker that comes back without what it had acknowledged, its topics the same: a disk put back from a copy."""
+    try:
+        cluster = Cluster(tmp_path / "brokers")
+    except NoBroker as problem:
+        pytest.skip(str(problem))
+    try:
+        cluster.start()
+        stage = Stage(cluster.bootstrap, tmp_path / "data", partitions=2)
+        lived(stage)
+        snapshot = max(int(path.name.split("-o")[1][:12]) for path in (tmp_path / "data").rglob("p00000/snapshot-*"))
+        stage.close()
+        cluster.stop()
+        (log,) = (tmp_path / "brokers").glob(f"log-*/{stage.inbox}-0")
+        for path in log.iterdir():
+            if path.name != "partition.metadata":  # the topic's id
+                path.unlink()
+        cluster.start()
+        said = refusal(stage, 0)
+        assert f"the log ends at 0, below offset {snapshot}" in said
+        assert "Restore the log" in said
+    finally:
+        cluster.stop()
 
 
 def test_other_parameters_after_a_kill(stage: Stage) -> None:
