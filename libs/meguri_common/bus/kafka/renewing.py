@@ -23,8 +23,7 @@ class Renewed(Generic[_Client]):
     """Holds one client at a time.
 
     An admin client that has lived through a broker's restart may never get an answer again, so that it has to be
-    replaced; and one that is taken down while requests of it are under way may bring the process down (a failed
-    assertion in `rd_kafka_enq_once_del_source_return`; both seen with librdkafka 2.16.0).
+    replaced (seen with librdkafka 2.16.0). The one replaced isn't taken down while its requests may be under way.
     """
 
     def __init__(self, make: Callable[[], _Client], clock: Callable[[], float] = time.monotonic) -> None:
