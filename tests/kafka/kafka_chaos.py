@@ -19,12 +19,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kafka_asking import Asking
 from kafka_fleet import SERVICES
 
-from meguri.fleet.cluster import Cluster as Questions
 from meguri.fleet.positions import INBOXES
-from meguri_common.config import KafkaSettings
-from meguri_common.errors import BrokerUnreachable, BusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from kafka_cluster import Cluster
     from kafka_fleet import Fleet
 
-__all__ = ["FAULTS", "Chaos", "Struck", "questions_to"]
+__all__ = ["FAULTS", "Chaos", "Struck"]
 
 MOST_INSTANCES = 3
 SESSION, TRANSACTION = 2.0, 5.0
@@ -58,6 +56,8 @@ class Struck:
     """For each round what struck, and the seconds from the strike until pages published after it were through."""
     crashed: int = 0
     """Instances in which the client library broke, see `CRASHED`."""
+    askers_crashed: int = 0
+    """Processes of the run's own that only asked for positions, and in which the client library broke."""
     seconds: float = 0.0
 
     def by_fault(self) -> dict[str, list[float]]:
@@ -75,6 +75,7 @@ class Struck:
             ("chaos: time", self.seconds, "s"),
             ("chaos: faults", float(self.times.total()), ""),
             ("chaos: instances that crashed in the client library", float(self.crashed), ""),
+            ("chaos: lookers-on that crashed in the client library", float(self.askers_crashed), ""),
             ("chaos: recovery, median", statistics.median(everything), "s"),
             ("chaos: recovery, max", max(everything), "s"),
         ]
@@ -94,11 +95,6 @@ class Struck:
             f"recovery median {statistics.median(seconds):.1f} s, "
             f"max {max(seconds):.1f} s ({max(self.recoveries, key=lambda each: each[1])[0]})"
         )
-
-
-def questions_to(fleet: Fleet) -> Questions:
-    """A connection that asks for ends and positions of a fleet's topics."""
-    return Questions(KafkaSettings(bootstrap=fleet.bootstrap, prefix=fleet.prefix))
 
 
 class Chaos:
@@ -121,7 +117,7 @@ class Chaos:
         self._at = 0
         self._folder = folder
         self._random = random.Random(seed)
-        self._questions = questions_to(fleet)
+        self._questions = Asking(fleet)
         self._faults = sorted(set(FAULTS) - set(without))
         self._deck: list[str] = []
         self._lists = threading.Lock()
@@ -143,6 +139,8 @@ class Chaos:
             # Whatever happened, what was struck is healed before the fleet and the brokers are taken away.
             for thread in self._healing:
                 thread.join()
+            self._questions.close()
+        self.struck.askers_crashed = self._questions.crashed
         self._finished(self._publish(len(self._lines)))
         self.struck.seconds = time.monotonic() - began
         return self.struck
@@ -212,21 +210,11 @@ class Chaos:
     def _await_read(self, struck: float, names: list[str]) -> None:
         """Wait until what stands in the pages has been read, and then what came of it, service by service."""
         for service, topic in INBOXES.items():
-            marks: list[int] | None = None
+            marks: list[int] = []
             while True:
-                try:
-                    name = self._questions.settings.topic(topic)
-                    if marks is None:
-                        marks = [end for _, end in self._questions.ends(name)]
-                    group = self._questions.settings.group(service)
-                    found = self._questions.committed(group, name, len(marks))
-                except (BrokerUnreachable, BusError):
-                    found = []
-                if (
-                    marks is not None
-                    and found
-                    and all((at or 0) >= mark for at, mark in zip(found, marks, strict=True))
-                ):
+                marks = marks or self._questions.ends(topic)
+                found = self._questions.committed(service, topic, len(marks)) if marks else []
+                if found and all(at >= mark for at, mark in zip(found, marks, strict=True)):
                     break
                 self._supervise(names)
                 late = time.monotonic() - struck > RECOVERY_SECONDS
