@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from machine import measure_machine
+
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results" / "store.json"
 _PEER_ROWS = 1_000_000
@@ -33,6 +35,11 @@ def measured(case: str, folder: Path, *arguments: str) -> list[tuple[str, float,
     return found
 
 
+def machine(when: str) -> list[tuple[str, float, str]]:
+    """How fast the machine is just now, apart from the store."""
+    return [(f"machine, {when}: {name}", value, unit) for name, (value, unit) in measure_machine().items()]
+
+
 def main() -> None:
     """Run it."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -41,7 +48,7 @@ def main() -> None:
     given = arguments.parse_args()
     load = os.getloadavg()[1]
     print(f"{os.cpu_count()} cores, load {load:.1f} over the last five minutes", flush=True)
-    figures = [("load of the machine over five minutes, at the start", load, "")]
+    figures = [("load of the machine over five minutes, at the start", load, ""), *machine("at the start")]
     with tempfile.TemporaryDirectory(dir=given.folder) as temporary:
         root = Path(temporary)
         for name in ("docs-crawl", "urls-web"):
@@ -59,6 +66,7 @@ def main() -> None:
                 figures += measured("stall", folder, str(rows))
             if rows == _PEER_ROWS:
                 figures += measured("peers", folder)
+    figures += machine("at the end")
     lines = [json.dumps({"name": name, "value": float(f"{value:.4g}"), "unit": unit}) for name, value, unit in figures]
     _RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
