@@ -190,9 +190,10 @@ def test_an_altered_file_is_refused(tmp_path, name):
     path = tmp_path / folder / name
     whole = path.read_bytes()
 
-    path.write_bytes(whole[:-1])
-    with pytest.raises(CorruptGeneration, match=rf"{name}: {len(whole) - 1} bytes instead of {len(whole)}"):
-        Generation.open(live.files, folder, world.IDENTITY)
+    for left in (0, 1, 4, len(whole) // 2, len(whole) - 8, len(whole) - 1):
+        path.write_bytes(whole[:left])
+        with pytest.raises(CorruptGeneration, match=rf"{name}: {left} bytes instead of {len(whole)}"):
+            Generation.open(live.files, folder, world.IDENTITY)
     for at in range(0, len(whole), max(len(whole) // 23, 1)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(CorruptGeneration, match=name):
@@ -201,6 +202,23 @@ def test_an_altered_file_is_refused(tmp_path, name):
     with pytest.raises(CorruptGeneration, match=f"{name}: is missing"):
         Generation.open(live.files, folder, world.IDENTITY)
     assert live.snapshots.whole() == []
+
+
+def test_a_torn_description_is_refused(tmp_path):
+    live = world.World(tmp_path)
+    first_load(live)
+    live.snapshot(compact=True)
+    folder = live.store.base.folder
+    path = tmp_path / folder / "meta.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"urls":', b'"urlt":', 1))
+    with pytest.raises(CorruptGeneration, match=r"meta\.json: can't be read"):
+        Generation.open(live.files, folder, world.IDENTITY)
+    for left in (0, 1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:left])
+        with pytest.raises(CorruptGeneration, match=r"meta\.json: can't be read"):
+            Generation.open(live.files, folder, world.IDENTITY)
+        assert live.snapshots.whole() == []
 
 
 def rewritten(live: world.World, name: str, change, host_schema: pa.Schema = HOST_FILE_SCHEMA) -> str:
