@@ -132,7 +132,7 @@ def test_brokers_before_4_are_refused(settings, said, monkeypatch):
             assert request_timeout
             return {each: SimpleNamespace(result=lambda each=each: found[each.name]) for each in asked}
 
-    monkeypatch.setattr(cluster, "_admin", Admin())
+    monkeypatch.setattr(Cluster, "_admin", Admin())
     if said is None:
         cluster.check_version()
     else:
