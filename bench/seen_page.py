@@ -95,6 +95,8 @@ def _growth(rows: Rows) -> Iterable[str]:
 
 def _machine(rows: Rows) -> Iterable[str]:
     found = {tuple(row["name"].split(": ", 1)): row["value"] for row in rows if row["name"].startswith("machine, ")}
+    if not found:
+        return
     names = list(dict.fromkeys(name for _, name in found))
     yield "| CPU, ns | " + " | ".join(names) + " |"
     yield "|---|" + "--:|" * len(names)

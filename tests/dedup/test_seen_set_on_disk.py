@@ -138,13 +138,19 @@ class DiskMachine(RuleBasedStateMachine):
         self.model = set()
         self.inbox = []
         self.taken = None
+        """The snapshot that the last start began from, or the newest one since."""
+        self.kept = None
+        """The newest one whose folder was synced: of one that a crash cut off behind its rename nobody knows that."""
 
-    def _restart(self):
+    def _restart(self, *, power=False):
         self.world.clock += 1
         whole = self.world.store.whole()
-        if self.taken is not None:
-            assert whole[0].offset >= self.taken.offset
+        least = self.kept if power else self.taken
+        if least is not None:
+            assert whole[0].offset >= least.offset
         self.taken = whole[0] if whole else None
+        if power:
+            self.kept = self.taken
         self.real = self.world.seen_set(self.memory_bytes)
         self.real.may_write = False
         if self.taken:
@@ -174,7 +180,7 @@ class DiskMachine(RuleBasedStateMachine):
             self.world.plan(None, 0)
             if trouble == "power":
                 self.world.files.power_failure()
-            self._restart()
+            self._restart(power=trouble == "power")
             return False
         except OSError as problem:
             assert problem.errno == errno.ENOSPC  # noqa: PT017 - it is met again and again, and may not come at all
@@ -212,7 +218,7 @@ class DiskMachine(RuleBasedStateMachine):
         self.world.clock += wait
 
         def work():
-            self.taken = self.world.snapshot(self.real, len(self.inbox), self.taken, quick=quick)
+            self._snapshot(quick=quick)
 
         self._attempt(work, trouble, after)
 
@@ -220,15 +226,18 @@ class DiskMachine(RuleBasedStateMachine):
     def die(self, power):
         if power:
             self.world.files.power_failure()
-        self._restart()
+        self._restart(power=power)
+
+    def _snapshot(self, *, quick):
+        self.taken = self.kept = self.world.snapshot(self.real, len(self.inbox), self.taken, quick=quick)
 
     @rule(memory_bytes=st.sampled_from([0, 1, 20_000]))
     def change_the_bound(self, memory_bytes):
         """As parameters change: from a snapshot at the last offset, taken anew under the new ones."""
-        self.taken = self.world.snapshot(self.real, len(self.inbox), self.taken, quick=True)
+        self._snapshot(quick=True)
         self.memory_bytes = memory_bytes
         self._restart()
-        self.taken = self.world.snapshot(self.real, len(self.inbox), self.taken, quick=True)
+        self._snapshot(quick=True)
 
     @rule(keys=KEYS)
     def contains(self, keys):
