@@ -166,7 +166,7 @@ class Cluster:
         }
         self._properties(node).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties(node))),
+            self._java("kafka.tools.StorageTool", "format", "-g", "-t", _CLUSTER_ID, "-c", str(self._properties(node))),
             check=True,
             capture_output=True,
         )
