@@ -115,7 +115,7 @@ def _committed(commit: Commit | None, best: Snapshot | None, source: TopicPartit
     if not commit.metadata.startswith(COMMIT_MARK):
         msg = (
             f"{source}: the committed offset {commit.offset} was not written by meguri (its mark is "
-            f"{commit.metadata!r}): another tool moved it. Set it back to what it was, or rebuild the partition."
+            f"{commit.metadata!r}): another tool moved it. Set it back to what it was."
         )
         raise RestoreRefused(msg)
     return commit.offset
